@@ -1,0 +1,11 @@
+# All dependencies, from Debian's packages.
+find_package(Threads REQUIRED)
+find_package(CAF 0.17 REQUIRED COMPONENTS core)
+find_package(Boost 1.74 REQUIRED)
+find_package(Protobuf REQUIRED)
+find_package(OpenSSL 3.0 REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)
+find_package(CLI11 REQUIRED)
+find_path(TROUPE_XXHASH_INCLUDE xxhash.h REQUIRED)
+find_path(TROUPE_EXPECTED_INCLUDE tl/expected.hpp REQUIRED)

@@ -1,0 +1,50 @@
+# Compiler flags, sanitizers, compiler cache and linker. Everything optional is used where present.
+option(TROUPE_BUILD_TESTS "Build the tests" ON)
+option(TROUPE_BUILD_BENCH "Build the benchmarks" ON)
+option(TROUPE_WERROR "Treat warnings as errors" OFF)
+option(TROUPE_FUZZ "Build the libFuzzer targets (needs Clang)" OFF)
+option(TROUPE_PCH "Use precompiled headers" ON)
+set(TROUPE_SANITIZE "" CACHE STRING "address,undefined or thread")
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+
+find_program(TROUPE_CCACHE ccache)
+if(TROUPE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # base_dir and nohashdir let several build folders share objects; the sloppiness is what
+  # precompiled headers need.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=true
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      ${TROUPE_CCACHE})
+endif()
+
+foreach(_linker mold lld)
+  find_program(TROUPE_LINKER_${_linker} NAMES ${_linker} ld.${_linker})
+  if(TROUPE_LINKER_${_linker})
+    add_link_options(-fuse-ld=${_linker})
+    break()
+  endif()
+endforeach()
+
+add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual)
+if(TROUPE_WERROR)
+  add_compile_options(-Werror)
+endif()
+if(TROUPE_SANITIZE)
+  add_compile_options(-fsanitize=${TROUPE_SANITIZE} -fno-omit-frame-pointer -g1)
+  add_link_options(-fsanitize=${TROUPE_SANITIZE})
+  if(TROUPE_SANITIZE MATCHES undefined)
+    add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
+endif()
+
+# Boost 1.74's coroutine header lacks an include with GCC 12, and Clang 14 cannot parse it; Troupe uses
+# callbacks only.
+add_compile_definitions(BOOST_ASIO_DISABLE_CO_AWAIT BOOST_ASIO_NO_DEPRECATED)
