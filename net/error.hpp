@@ -52,6 +52,8 @@ enum class ec : std::uint8_t {
   duplicate,
   /// A handler threw; the text is the exception's.
   exception,
+  /// Nothing listens at the address: the process that did is gone.
+  refused,
 };
 
 /// Stable lower-case name of `code`, e.g. "node_unreachable".

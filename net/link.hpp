@@ -64,6 +64,13 @@ enum class SendResult : std::uint8_t {
   down,
 };
 
+/// How a record treats the bound of its lane.
+enum class SendForce : std::uint8_t {
+  none,
+  response,  ///< may use four times the bound: responses are limited by the requests that came in
+  system,    ///< ignores it: small records of the mesh, limited by what they speak of
+};
+
 /// Totals since the link began.
 struct LinkCounters {
   std::uint64_t records_sent = 0;
@@ -120,10 +127,10 @@ class Link : public std::enable_shared_from_this<Link> {
   // -- sending (any thread) --------------------------------------------------------------------------
 
   /// Queues one record. `pieces` are its body; with an `owner` large ones are referenced until they
-  /// are acknowledged, without one they are copied. `force` ignores the bound up to four times its
-  /// size: for responses, whose number is limited by what was received.
+  /// are acknowledged, without one they are copied.
   SendResult send(Lane lane, RecordHeader header, std::span<const ConstBuffer> pieces,
-                  std::shared_ptr<const void> owner = nullptr, bool force = false);
+                  std::shared_ptr<const void> owner = nullptr,
+                  SendForce force = SendForce::none);
 
   /// From this size of body on an owner saves a copy.
   std::size_t large_record() const noexcept { return config_.large_record; }

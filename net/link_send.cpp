@@ -28,7 +28,7 @@ std::size_t total_size(std::span<const ConstBuffer> pieces) {
 }  // namespace
 
 SendResult Link::send(Lane lane, RecordHeader header, std::span<const ConstBuffer> pieces,
-                      std::shared_ptr<const void> owner, bool force) {
+                      std::shared_ptr<const void> owner, SendForce force) {
   const std::size_t body = total_size(pieces);
   const std::size_t size = sizeof(RecordHeader) + padded(body);
   const auto index = static_cast<std::size_t>(lane);
@@ -45,8 +45,8 @@ SendResult Link::send(Lane lane, RecordHeader header, std::span<const ConstBuffe
     return SendResult::too_large;
   }
   SendLane& out = lanes_[index];
-  const std::size_t bound = config_.queue_bytes[index] * (force ? 4 : 1);
-  if (out.queued + size > bound && (out.queued > 0)) {
+  const std::size_t bound = config_.queue_bytes[index] * (force == SendForce::response ? 4 : 1);
+  if (force != SendForce::system && out.queued > 0 && out.queued + size > bound) {
     out.blocked = true;
     ++counters_.would_block;
     return SendResult::would_block;

@@ -1,0 +1,3 @@
+#include "runtime/cli/app.hpp"
+
+int main(int argc, char** argv) { return troupe::cli::run(argc, argv); }
