@@ -53,15 +53,16 @@ void AsioExecutor::run() {
       loop_->context.run();
       break;
     } catch (const std::exception& ex) {
-      spdlog::critical("an event loop function threw: {} (this is a bug; the loop goes on)", ex.what());
+      spdlog::critical("an event loop function threw: {} (this is a bug; the loop goes on)",
+                       ex.what());
     }
   }
   finish();
   current_executor = nullptr;
 }
 
-/// What is still queued is destroyed here, on the loop's thread and outside of the lock, because the
-/// destructors of captured objects may call back into this executor.
+/// What is still queued is destroyed here, on the loop's thread and outside of the lock, because
+/// the destructors of captured objects may call back into this executor.
 void AsioExecutor::finish() {
   std::vector<std::function<void()>> queue;
   std::map<std::pair<TimePoint, TimerId>, std::function<void()>> timers;
@@ -166,7 +167,8 @@ void AsioExecutor::arm() {
 }
 
 void AsioExecutor::fire() {
-  // Only what is due at this moment: functions that schedule with no delay cannot keep the loop here.
+  // Only what is due at this moment: functions that schedule with no delay cannot keep the loop
+  // here.
   const TimePoint due = now();
   for (;;) {
     std::function<void()> fn;

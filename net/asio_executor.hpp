@@ -52,9 +52,10 @@ class AsioExecutor final : public Executor, public std::enable_shared_from_this<
   bool add_resident(Resident* key, std::weak_ptr<Resident> resident);
   void remove_resident(Resident* key);
 
-  /// Aborts all residents, forgets all timers, runs what is left and ends the thread. When that takes
-  /// longer than `deadline`, the loop is stopped by force; when even that does not end the thread (a
-  /// function hangs), it is left behind and false is returned. Not from the loop's own thread.
+  /// Aborts all residents, forgets all timers, runs what is left and ends the thread. When that
+  /// takes longer than `deadline`, the loop is stopped by force; when even that does not end the
+  /// thread (a function hangs), it is left behind and false is returned. Not from the loop's own
+  /// thread.
   bool stop(Duration deadline);
 
   boost::asio::io_context& context() noexcept;

@@ -1,5 +1,5 @@
-// Why: actor handles, CAF errors and whole messages occur inside user structs; this is how they travel,
-// and what lets CAF carry types that only this codec can serialise.
+// Why: actor handles, CAF errors and whole messages occur inside user structs; this is how they
+// travel, and what lets CAF carry types that only this codec can serialise.
 // Thread-safety: stateless, apart from `HandleCodec`: its members are called on any thread.
 #pragma once
 
@@ -51,12 +51,12 @@ class HandleCodec {
   /// The name under which other nodes can reach `handle` (never null here).
   virtual expected<WireActor> export_actor(const caf::strong_actor_ptr& handle) = 0;
 
-  /// The local actor or a proxy for `actor` (never null here). An actor that has ended may give a null
-  /// handle.
+  /// The local actor or a proxy for `actor` (never null here). An actor that has ended may give a
+  /// null handle.
   virtual expected<caf::strong_actor_ptr> import_actor(const WireActor& actor) = 0;
 
-  /// The name of an address whose actor may have ended, e.g. the source of a down_msg. By default one
-  /// that has ended becomes the null handle.
+  /// The name of an address whose actor may have ended, e.g. the source of a down_msg. By default
+  /// one that has ended becomes the null handle.
   virtual expected<WireActor> export_address(const caf::actor_addr& address);
 };
 
@@ -64,8 +64,7 @@ class HandleCodec {
 /// TROUPE_ALLOW_MESSAGE.
 template <class T>
 inline constexpr bool opaque_to_caf = std::is_same_v<T, Bytes> || std::is_same_v<T, NodeId> ||
-                                      std::is_same_v<T, std::byte> ||
-                                      detail::ProtobufMessage<T>;
+                                      std::is_same_v<T, std::byte> || detail::ProtobufMessage<T>;
 template <class T>
 inline constexpr bool opaque_to_caf<std::optional<T>> = true;
 template <class... Ts>
@@ -163,8 +162,8 @@ struct CodecTraits<caf::unit_t> {
   static bool decode(Decoder&, caf::unit_t&) { return true; }
 };
 
-/// Code, category and the rendered context: the code and the category compare equal on the far side,
-/// the context becomes one string there.
+/// Code, category and the rendered context: the code and the category compare equal on the far
+/// side, the context becomes one string there.
 template <>
 struct CodecTraits<caf::error> {
   static constexpr std::size_t min_size = 1;
@@ -185,21 +184,24 @@ struct CodecTraits<caf::message> {
 namespace caf {
 
 template <class T>
-  requires troupe::net::opaque_to_caf<T>
-struct allowed_unsafe_message_type<T> : std::true_type {};
+requires troupe::net::opaque_to_caf<T>
+struct allowed_unsafe_message_type<T> : std::true_type {
+};
 
 namespace detail {
-// Keeps CAF from looking into the type: with an `inspect` whose result is deduced, looking is an error.
+// Keeps CAF from looking into the type: with an `inspect` whose result is deduced, looking is an
+// error.
 template <class T>
-  requires troupe::net::opaque_to_caf<T>
-struct is_serializable<T> : std::true_type {};
+requires troupe::net::opaque_to_caf<T>
+struct is_serializable<T> : std::true_type {
+};
 }  // namespace detail
 
 }  // namespace caf
 
-/// Lets CAF carry a struct with fields that CAF 0.17 cannot serialise by itself. Needed only when the
-/// compiler stops inside CAF's data_processor; std::optional, std::variant, Bytes, NodeId and Protobuf
-/// fields work without it. Write it at global scope, before the type is used in a message.
+/// Lets CAF carry a struct with fields that CAF 0.17 cannot serialise by itself. Needed only when
+/// the compiler stops inside CAF's data_processor; std::optional, std::variant, Bytes, NodeId and
+/// Protobuf fields work without it. Write it at global scope, before the type is used in a message.
 #define TROUPE_ALLOW_MESSAGE(...) \
   template <>                     \
   inline constexpr bool troupe::net::opaque_to_caf<__VA_ARGS__> = true

@@ -48,7 +48,9 @@ ec nearest_code(const caf::error& err) {
 
 }  // namespace
 
-caf::error make_error(ec code) { return caf::error{static_cast<std::uint8_t>(code), error_category}; }
+caf::error make_error(ec code) {
+  return caf::error{static_cast<std::uint8_t>(code), error_category};
+}
 
 caf::error make_caf_error(ec code, std::string text) {
   if (text.empty()) {
@@ -79,10 +81,10 @@ std::string describe(const caf::error& err) {
 }
 
 void add_error_category(caf::actor_system_config& config) {
-  config.add_error_category(
-      error_category, [](std::uint8_t code, caf::atom_value, const caf::message& context) {
-        return to_string(error{static_cast<ec>(code), message_text(context)});
-      });
+  config.add_error_category(error_category,
+                            [](std::uint8_t code, caf::atom_value, const caf::message& context) {
+                              return to_string(error{static_cast<ec>(code), message_text(context)});
+                            });
 }
 
 }  // namespace troupe

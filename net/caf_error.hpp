@@ -1,5 +1,6 @@
-// Why: inside actors an error is a `caf::error`, everywhere else a `troupe::error`; the two must convert
-// without losing the code, and a handler must be able to write `err == ec::node_unreachable`.
+// Why: inside actors an error is a `caf::error`, everywhere else a `troupe::error`; the two must
+// convert without losing the code, and a handler must be able to write `err ==
+// ec::node_unreachable`.
 // Thread-safety: stateless.
 #pragma once
 

@@ -43,8 +43,8 @@ void Encoder::trim() {
 }
 
 void Encoder::external(const void* data, std::size_t size) {
-  out_.externals.push_back({static_cast<std::size_t>(cursor_ - base_),
-                            {static_cast<const std::byte*>(data), size}});
+  out_.externals.push_back(
+      {static_cast<std::size_t>(cursor_ - base_), {static_cast<const std::byte*>(data), size}});
   out_.external_size += size;
 }
 
@@ -74,15 +74,15 @@ bool Decoder::align(std::size_t alignment) {
 
 bool Decoder::fail(ec code, std::string text) {
   if (!error_) {
-    error_ = error{code, "cannot decode: " + std::move(text) + " (at byte " +
-                             std::to_string(offset()) + ")"};
+    error_ = error{
+        code, "cannot decode: " + std::move(text) + " (at byte " + std::to_string(offset()) + ")"};
   }
   return false;
 }
 
 bool Decoder::truncated(std::size_t wanted) {
-  return fail(ec::malformed, std::to_string(wanted) + " bytes expected, " +
-                                 std::to_string(remaining()) + " left");
+  return fail(ec::malformed,
+              std::to_string(wanted) + " bytes expected, " + std::to_string(remaining()) + " left");
 }
 
 bool Decoder::overlong(std::size_t elements, std::size_t min_size) {

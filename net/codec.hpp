@@ -1,7 +1,7 @@
-// Why: one description of a struct, `inspect(f, x)`, must serve sending, receiving and CAF, and large
-// arrays must reach the socket and the receiver's vector with a single copy at most. `Encoder` and
-// `Decoder` are the two inspectors. Numbers travel as raw little-endian, so every bit pattern survives.
-// docs/codec.md has the format and its promises.
+// Why: one description of a struct, `inspect(f, x)`, must serve sending, receiving and CAF, and
+// large arrays must reach the socket and the receiver's vector with a single copy at most.
+// `Encoder` and `Decoder` are the two inspectors. Numbers travel as raw little-endian, so every bit
+// pattern survives. docs/codec.md has the format and its promises.
 // Thread-safety: an `Encoder`, `Decoder` or `EncodedBody` belongs to one thread at a time.
 #pragma once
 
@@ -41,8 +41,9 @@ inline constexpr std::size_t external_threshold = std::size_t{16} << 10U;
 /// Structs and messages nested deeper than this are refused on both sides.
 inline constexpr std::uint32_t max_nesting_depth = 64;
 
-/// The bytes of an encoded value: those written here, and references to large arrays that stay where
-/// they are. The encoded value must stay alive and unchanged until the externals have been sent.
+/// The bytes of an encoded value: those written here, and references to large arrays that stay
+/// where they are. The encoded value must stay alive and unchanged until the externals have been
+/// sent.
 struct EncodedBody {
   /// Goes in before the inline byte `position`; several at one position in the order given.
   struct External {
@@ -246,8 +247,8 @@ class Encoder {
   std::byte* base_ = nullptr;
   std::byte* cursor_ = nullptr;
   std::byte* end_ = nullptr;
-  // The struct whose fields are being visited. A field outside of it is a local of `inspect` and must
-  // be copied, since it is gone when the body is sent.
+  // The struct whose fields are being visited. A field outside of it is a local of `inspect` and
+  // must be copied, since it is gone when the body is sent.
   std::uintptr_t struct_begin_ = 0;
   std::uintptr_t struct_end_ = 0;
   std::uint32_t depth_ = 0;
@@ -272,7 +273,8 @@ class Decoder {
   static constexpr bool writes_state = true;
   static constexpr bool is_loading = true;
 
-  /// Reads `body`. `Bytes` inside it become views when `owner` keeps the body alive, copies otherwise.
+  /// Reads `body`. `Bytes` inside it become views when `owner` keeps the body alive, copies
+  /// otherwise.
   explicit Decoder(std::span<const std::byte> body, std::shared_ptr<const void> owner = nullptr,
                    CodecContext context = {}, DecodeLimits limits = {})
       : begin_(body.data()),
@@ -285,7 +287,8 @@ class Decoder {
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
-  /// The fields of a struct; called by `inspect`. Fields that the sender did not have keep their value.
+  /// The fields of a struct; called by `inspect`. Fields that the sender did not have keep their
+  /// value.
   template <class... Ts>
   bool operator()(Ts&&... fields) {
     return (field(fields) && ...);
@@ -294,8 +297,8 @@ class Decoder {
   template <class T>
   bool value(T& x);
 
-  /// Reads `x` out of everything that is left. A struct skips what a newer sender appended; anything
-  /// else left over is an error.
+  /// Reads `x` out of everything that is left. A struct skips what a newer sender appended;
+  /// anything else left over is an error.
   template <class T>
   bool root(T& x);
 
@@ -417,8 +420,9 @@ error encode_value(const T& x, EncodedBody& out, CodecContext context = {},
 
 /// Reads a whole body as one `T`. Errors: malformed, limit_exceeded.
 template <class T>
-expected<T> decode_value(std::span<const std::byte> body, std::shared_ptr<const void> owner = nullptr,
-                         CodecContext context = {}, DecodeLimits limits = {}) {
+expected<T> decode_value(std::span<const std::byte> body,
+                         std::shared_ptr<const void> owner = nullptr, CodecContext context = {},
+                         DecodeLimits limits = {}) {
   T result{};
   Decoder decoder{body, std::move(owner), context, limits};
   decoder.root(result);

@@ -46,8 +46,8 @@ std::string one_line(std::string text) {
 
 using LookupHandler = std::function<void(expected<std::vector<tcp::endpoint>>)>;
 
-/// getaddrinfo cannot be cancelled and may take half a minute, and nobody may wait for it at the end:
-/// a thread of its own, bounded in number, that only holds what it needs.
+/// getaddrinfo cannot be cancelled and may take half a minute, and nobody may wait for it at the
+/// end: a thread of its own, bounded in number, that only holds what it needs.
 void look_up(std::shared_ptr<AsioExecutor> executor, const HostPort& where, LookupHandler done) {
   error_code failure;
   const auto numeric = asio::ip::make_address(where.host, failure);
@@ -132,6 +132,7 @@ class Dialer final : public AsioExecutor::Resident, public std::enable_shared_fr
   HostPort where_;
   std::vector<tcp::endpoint> endpoints_;
   std::size_t next_ = 0;
+  std::size_t refused_ = 0;
   std::string last_problem_;
   const char* stage_ = "looking up the name";
   std::unique_ptr<HttpSocket> socket_;
@@ -176,7 +177,8 @@ void Dialer::start() {
 
 void Dialer::connect_next() {
   if (next_ == endpoints_.size()) {
-    give_up(ec::node_unreachable, last_problem_);
+    // Refused at every address: nothing listens there, so the process that did is gone.
+    give_up(refused_ == endpoints_.size() ? ec::refused : ec::node_unreachable, last_problem_);
     return;
   }
   const auto left = deadline_.expiry() - std::chrono::steady_clock::now();
@@ -191,28 +193,31 @@ void Dialer::connect_next() {
       }
     });
   }
-  socket_->socket().async_connect(endpoint,
-                                  [self = shared_from_this()](const error_code& failure) {
-                                    self->slice_.cancel();
-                                    if (self->done_) {
-                                      self->connected(failure);
-                                    }
-                                  });
+  socket_->socket().async_connect(endpoint, [self = shared_from_this()](const error_code& failure) {
+    self->slice_.cancel();
+    if (self->done_) {
+      self->connected(failure);
+    }
+  });
 }
 
 void Dialer::connected(const error_code& failure) {
   error_code ignored;
-  if (!failure && socket_->socket().local_endpoint(ignored) ==
-                      socket_->socket().remote_endpoint(ignored)) {
+  if (!failure &&
+      socket_->socket().local_endpoint(ignored) == socket_->socket().remote_endpoint(ignored)) {
     // TCP's simultaneous open: dialling a free port of this host may connect a socket to itself.
     last_problem_ = "Connection refused";
+    ++refused_;
     connect_next();
     return;
   }
+  if (failure == asio::error::connection_refused) {
+    ++refused_;
+  }
   if (failure) {
-    last_problem_ = to_text(endpoints_[next_ - 1]) + ": " +
-                    (failure == asio::error::operation_aborted ? std::string{"no answer"}
-                                                               : failure.message());
+    last_problem_ =
+        to_text(endpoints_[next_ - 1]) + ": " +
+        (failure == asio::error::operation_aborted ? std::string{"no answer"} : failure.message());
     connect_next();
     return;
   }
@@ -269,27 +274,27 @@ void Dialer::read_answer() {
   answer_.emplace();
   answer_->header_limit(static_cast<std::uint32_t>(max_answer));
   answer_->body_limit(max_answer);
-  http::async_read_header(*socket_, buffer_, *answer_,
-                          [self = shared_from_this()](const error_code& failure, std::size_t) {
-                            if (!self->done_) {
-                              return;
-                            }
-                            if (failure) {
-                              self->tls_failed(failure, "no answer to the upgrade");
-                              return;
-                            }
-                            if (self->answer_->get().result() ==
-                                http::status::switching_protocols) {
-                              self->answered();
-                              return;
-                            }
-                            http::async_read(*self->socket_, self->buffer_, *self->answer_,
-                                             [self](const error_code&, std::size_t) {
-                                               if (self->done_) {
-                                                 self->answered();
-                                               }
-                                             });
-                          });
+  http::async_read_header(
+      *socket_, buffer_, *answer_,
+      [self = shared_from_this()](const error_code& failure, std::size_t) {
+        if (!self->done_) {
+          return;
+        }
+        if (failure) {
+          self->tls_failed(failure, "no answer to the upgrade");
+          return;
+        }
+        if (self->answer_->get().result() == http::status::switching_protocols) {
+          self->answered();
+          return;
+        }
+        http::async_read(*self->socket_, self->buffer_, *self->answer_,
+                         [self](const error_code&, std::size_t) {
+                           if (self->done_) {
+                             self->answered();
+                           }
+                         });
+      });
 }
 
 void Dialer::answered() {
@@ -329,17 +334,17 @@ void Dialer::answered() {
 void Dialer::tls_failed(const error_code& failure, const char* during) {
   if (failure.category() == asio::error::get_ssl_category()) {
     const auto code = static_cast<unsigned long>(failure.value());
-    give_up(ec::unauthorized, std::string{during} + ": " +
-                                  describe_handshake_failure(code, socket_->refusal()));
+    give_up(ec::unauthorized,
+            std::string{during} + ": " + describe_handshake_failure(code, socket_->refusal()));
     return;
   }
   const bool cut = failure == asio::error::eof || failure == asio::error::connection_reset ||
                    failure == http::error::end_of_stream ||
                    failure == http::error::partial_message ||
                    failure == asio::ssl::error::stream_truncated;
-  give_up(cut ? ec::node_unreachable : ec::malformed,
-          std::string{during} + ": " +
-              (cut ? "the peer closed the connection" : failure.message()));
+  give_up(
+      cut ? ec::node_unreachable : ec::malformed,
+      std::string{during} + ": " + (cut ? "the peer closed the connection" : failure.message()));
 }
 
 void Dialer::give_up(ec code, const std::string& what) {

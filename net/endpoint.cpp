@@ -26,9 +26,9 @@ std::string to_text(const tcp::endpoint& endpoint) {
 
 expected<HostPort> parse_address(std::string_view address) {
   const auto refuse = [&](const char* why) {
-    return fail(ec::invalid_argument, "'" + std::string{address.substr(0, 300)} +
-                                          "' is not an address (\"host:port\" or \"[v6]:port\"): " +
-                                          why);
+    return fail(ec::invalid_argument,
+                "'" + std::string{address.substr(0, 300)} +
+                    "' is not an address (\"host:port\" or \"[v6]:port\"): " + why);
   };
   const auto colon = address.rfind(':');
   if (colon == std::string_view::npos || address.size() > 300) {
@@ -64,10 +64,11 @@ expected<std::vector<tcp::endpoint>> resolve(const std::string& address) {
   asio::io_context context;
   tcp::resolver resolver(context);
   error_code failure;
-  const auto found = resolver.resolve(parsed->host, std::to_string(parsed->port),
-                                      tcp::resolver::passive, failure);
+  const auto found =
+      resolver.resolve(parsed->host, std::to_string(parsed->port), tcp::resolver::passive, failure);
   if (failure || found.empty()) {
-    return fail(ec::invalid_argument, "cannot look up '" + parsed->host + "': " + failure.message());
+    return fail(ec::invalid_argument,
+                "cannot look up '" + parsed->host + "': " + failure.message());
   }
   return std::vector<tcp::endpoint>(found.begin(), found.end());
 }
@@ -213,10 +214,10 @@ class Listener final : public AsioExecutor::Resident,
   }
 
   void accept() {
-    acceptor_.async_accept([self = shared_from_this()](const error_code& failure,
-                                                       tcp::socket socket) {
-      self->accepted(failure, std::move(socket));
-    });
+    acceptor_.async_accept(
+        [self = shared_from_this()](const error_code& failure, tcp::socket socket) {
+          self->accepted(failure, std::move(socket));
+        });
   }
 
   void abort(const error&) override {
@@ -246,8 +247,9 @@ class Listener final : public AsioExecutor::Resident,
       ++core_->counters.accepted;
       if (core_->counters.unauthenticated >= core_->config.limits.unauthenticated) {
         ++core_->counters.turned_away;
-        core_->log_refusal("too many connections that have not identified themselves: turning "
-                           "new ones away");
+        core_->log_refusal(
+            "too many connections that have not identified themselves: turning "
+            "new ones away");
       } else {
         serve_http(core_, std::move(socket));
       }

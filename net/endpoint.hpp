@@ -1,6 +1,6 @@
 // Why: one port per node serves everybody: HTTP for people, WebSocket for browsers and foreign
-// clients, and the upgrade to the project's own frames for peers. Nothing a stranger sends costs the
-// node more than that stranger's connection.
+// clients, and the upgrade to the project's own frames for peers. Nothing a stranger sends costs
+// the node more than that stranger's connection.
 // Thread-safety: every member may be called from any thread.
 #pragma once
 
@@ -37,8 +37,8 @@ struct PeerArrival {
 
 struct EndpointCounters {
   std::uint64_t accepted = 0;
-  std::uint64_t turned_away = 0;  ///< closed at once: too many unauthenticated connections
-  std::uint64_t requests = 0;     ///< answered HTTP requests
+  std::uint64_t turned_away = 0;    ///< closed at once: too many unauthenticated connections
+  std::uint64_t requests = 0;       ///< answered HTTP requests
   std::uint64_t bad_requests = 0;   ///< 4xx by the server itself, broken TLS, deadlines
   std::uint64_t peers = 0;          ///< upgrades that succeeded
   std::uint64_t peers_refused = 0;  ///< upgrades that did not
@@ -55,7 +55,8 @@ class Endpoint {
   Endpoint& operator=(const Endpoint&) = delete;
 
   /// Binds "host:port" ("127.0.0.1:0", "[::1]:4000", "node7:4000") and accepts. Blocks for the name
-  /// look-up. invalid_argument when `check_listen_policy` says so, system_error when it cannot bind.
+  /// look-up. invalid_argument when `check_listen_policy` says so, system_error when it cannot
+  /// bind.
   expected<void> listen(const std::string& address);
 
   /// Accepts nobody any more. Connections live on until the executor stops.

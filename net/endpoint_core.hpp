@@ -1,5 +1,5 @@
-// Why: what the connections of an endpoint share: configuration, routes, counters. A connection keeps
-// it alive, so that the order in which endpoint and connections end does not matter.
+// Why: what the connections of an endpoint share: configuration, routes, counters. A connection
+// keeps it alive, so that the order in which endpoint and connections end does not matter.
 // Thread-safety: stated per member. Internal to net/.
 #pragma once
 
@@ -57,7 +57,7 @@ struct EndpointCore {
   /// Loop thread only.
   void log_refusal(const std::string& text);
 
-  mutable std::mutex mutex;  // guards what follows
+  mutable std::mutex mutex;                                                // guards what follows
   std::map<std::string, std::map<std::string, Route>, std::less<>> exact;  // path -> method
   std::map<std::string, std::map<std::string, Route>, std::less<>> prefixes;
   std::map<std::string, WebSocketHandler, std::less<>> websockets;

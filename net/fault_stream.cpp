@@ -73,7 +73,7 @@ void FaultStream::count_bytes(std::size_t count) {
   poke();
 }
 
-// -- outwards ------------------------------------------------------------------------------------------
+// -- outwards -------------------------------------------------------------------------------------
 
 std::size_t FaultStream::write(std::span<const ConstBuffer> buffers) {
   std::size_t total = 0;
@@ -116,8 +116,8 @@ std::size_t FaultStream::write(std::span<const ConstBuffer> buffers) {
 void FaultStream::hold_out(ConstBuffer bytes) {
   line_free_ = std::max(line_free_, executor_.now());
   if (plan_.bytes_per_second > 0) {
-    line_free_ += Duration{static_cast<Duration::rep>(
-        static_cast<double>(bytes.size()) * 1e9 / static_cast<double>(plan_.bytes_per_second))};
+    line_free_ += Duration{static_cast<Duration::rep>(static_cast<double>(bytes.size()) * 1e9 /
+                                                      static_cast<double>(plan_.bytes_per_second))};
   }
   held_out_ += bytes.size();
   out_.push_back({line_free_ + plan_.delay_out, {bytes.begin(), bytes.end()}, 0});
@@ -162,7 +162,7 @@ void FaultStream::close(error reason) {
   }
 }
 
-// -- inwards -------------------------------------------------------------------------------------------
+// -- inwards --------------------------------------------------------------------------------------
 
 void FaultStream::start(std::shared_ptr<StreamSink> sink) {
   const std::lock_guard lock(mutex_);
@@ -204,8 +204,8 @@ void FaultStream::on_bytes(std::size_t count) {
       return;  // `on_closed` follows.
     }
     if (direct_.empty()) {
-      in_.push_back({executor_.now() + plan_.delay_in,
-                     std::vector<std::byte>(data, data + count), 0});
+      in_.push_back(
+          {executor_.now() + plan_.delay_in, std::vector<std::byte>(data, data + count), 0});
       held_in_ += count;
       if (held_in_ > injector_->limits_.held_in) {
         ended_ = true;
@@ -230,8 +230,7 @@ void FaultStream::maybe_corrupt(std::byte* data, std::size_t count) {
     data[index] ^= static_cast<std::byte>(1U << random_.below(8));
     ++injector_->corrupted_;
   };
-  if (peer_->corrupt_next.load(std::memory_order_relaxed) &&
-      peer_->corrupt_next.exchange(false)) {
+  if (peer_->corrupt_next.load(std::memory_order_relaxed) && peer_->corrupt_next.exchange(false)) {
     flip(static_cast<std::size_t>(random_.below(count)));
   }
   if (until_corrupt_ == 0) {
@@ -312,7 +311,7 @@ void FaultStream::on_closed(const error& reason) {
   wake();
 }
 
-// -- time ----------------------------------------------------------------------------------------------
+// -- time -----------------------------------------------------------------------------------------
 
 /// Under the mutex. Makes sure that `wake` runs at `when` or earlier.
 void FaultStream::set_wake(TimePoint when) {
@@ -359,8 +358,7 @@ void FaultStream::wake() {
 
 /// Under the mutex. Bytes that a partition holds for too long end the stream, as with TCP.
 void FaultStream::check_death(TimePoint now) {
-  const bool held = (plan_.partition_out && !out_.empty()) ||
-                    (plan_.partition_in && !in_.empty());
+  const bool held = (plan_.partition_out && !out_.empty()) || (plan_.partition_in && !in_.empty());
   if (!held || ended_) {
     held_since_.reset();
     return;

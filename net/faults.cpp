@@ -167,31 +167,32 @@ void FaultInjector::learn(std::string_view address, const NodeId& peer) {
   addresses_.insert_or_assign(std::string(address), peer);
 }
 
-// -- transport -----------------------------------------------------------------------------------------
+// -- transport ------------------------------------------------------------------------------------
 
 void FaultyTransport::dial(std::string address, StreamPurpose purpose, Duration timeout,
                            DialHandler done) {
   Executor& loop = inner_.executor(purpose);
   if (const auto allowed = injector_->check_dial(std::string_view{address}); !allowed) {
-    // In a partition nobody answers, so the dialler waits for its whole timeout, as it really would.
+    // In a partition nobody answers, so the dialler waits for its whole timeout, as it really
+    // would.
     const Duration wait = allowed.error() == ec::timeout ? timeout : Duration{0};
     loop.schedule(wait, [done = std::move(done), why = allowed.error()] { done(fail(why)); });
     return;
   }
-  inner_.dial(address, purpose, timeout,
-              [injector = injector_, address, done = std::move(done),
-               &loop](expected<OpenStream> open) {
-                if (open) {
-                  injector->learn(address, open->peer);
-                  if (const auto allowed = injector->check_dial(open->peer); !allowed) {
-                    open->stream->close(allowed.error());
-                    done(fail(allowed.error()));
-                    return;
-                  }
-                  open->stream = injector->wrap(std::move(open->stream), open->peer, loop);
-                }
-                done(std::move(open));
-              });
+  inner_.dial(
+      address, purpose, timeout,
+      [injector = injector_, address, done = std::move(done), &loop](expected<OpenStream> open) {
+        if (open) {
+          injector->learn(address, open->peer);
+          if (const auto allowed = injector->check_dial(open->peer); !allowed) {
+            open->stream->close(allowed.error());
+            done(fail(allowed.error()));
+            return;
+          }
+          open->stream = injector->wrap(std::move(open->stream), open->peer, loop);
+        }
+        done(std::move(open));
+      });
 }
 
 void FaultyTransport::on_accept(AcceptHandler handler) {

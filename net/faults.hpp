@@ -1,6 +1,6 @@
 // Why: promises about failures are only worth what a test can break. The injector puts a decorator
-// around streams, on any transport, that delays, throttles, partitions, corrupts and drops on demand.
-// A node without an injector has no decorator at all, so unused it costs nothing.
+// around streams, on any transport, that delays, throttles, partitions, corrupts and drops on
+// demand. A node without an injector has no decorator at all, so unused it costs nothing.
 // Thread-safety: the injector may be controlled from any thread; its streams follow the rules of
 // net/stream.hpp. The executors given to `wrap` must outlive the streams.
 #pragma once

@@ -74,8 +74,8 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
     if (stopped_ || id == self_ || open.purpose != StreamPurpose::heartbeat) {
       open.stream->close(error{ec::closed, "heartbeat: not accepted here"});
     } else if (!(known && found->second.watched) && config_.allow && !config_.allow(id)) {
-      open.stream->close(error{ec::unauthorized, "heartbeat: node " + short_string(id) +
-                                                     " is not a member"});
+      open.stream->close(
+          error{ec::unauthorized, "heartbeat: node " + short_string(id) + " is not a member"});
     } else if (!known && peers_.size() >= config_.max_peers) {
       open.stream->close(error{ec::limit_exceeded, "heartbeat: too many peers"});
     } else {
@@ -150,7 +150,7 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
     return malformed_;
   }
 
-  // -- told by the connections -----------------------------------------------------------------------
+  // -- told by the connections --------------------------------------------------------------------
 
   void on_ping(const HeartbeatConnectionPtr& connection) override {
     if (!alive(connection)) {
@@ -243,7 +243,7 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
     stats.connects += connected ? 1U : 0U;
   }
 
-  // -- dialling --------------------------------------------------------------------------------------
+  // -- dialling -----------------------------------------------------------------------------------
 
   void dial_if_needed(const NodeId& id) {
     Peer& peer = peers_.at(id);
@@ -274,8 +274,8 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
     }
     found->second.dialling = false;
     if (open && open->peer != id) {
-      open->stream->close(error{ec::conflict, "heartbeat: another node answers at " +
-                                                  found->second.address});
+      open->stream->close(
+          error{ec::conflict, "heartbeat: another node answers at " + found->second.address});
       redial_later(id);
     } else if (open) {
       add(id, std::move(*open), true);
@@ -292,8 +292,8 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
     }
     peer.backoff = std::clamp(peer.backoff * 2, config_.backoff_first, config_.backoff_most);
     const double factor = 0.5 + random_.uniform();
-    const Duration wait{static_cast<Duration::rep>(static_cast<double>(peer.backoff.count()) *
-                                                   factor)};
+    const Duration wait{
+        static_cast<Duration::rep>(static_cast<double>(peer.backoff.count()) * factor)};
     peer.redial = executor.schedule(wait, [weak = weak_from_this(), id] {
       const auto core = weak.lock();
       if (core && core->peers_.count(id) != 0) {
@@ -303,7 +303,7 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
     });
   }
 
-  // -- connections -----------------------------------------------------------------------------------
+  // -- connections --------------------------------------------------------------------------------
 
   void add(const NodeId& id, OpenStream open, bool dialled_here) {
     Peer& peer = obtain(id);
@@ -344,8 +344,8 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
     const TimePoint now = executor.now();
     for (const auto& connection : found->second.connections) {
       if (now - connection->heard() >= config_.silence) {
-        connection->close(error{ec::timeout, "heartbeat: nothing heard of " + short_string(id) +
-                                                 " in time"});
+        connection->close(
+            error{ec::timeout, "heartbeat: nothing heard of " + short_string(id) + " in time"});
       } else {
         send_ping(connection);
       }

@@ -68,8 +68,8 @@ class Heartbeats {
   Heartbeats(const Heartbeats&) = delete;
   Heartbeats& operator=(const Heartbeats&) = delete;
 
-  /// Keeps a connection to `peer`. An empty address: waits for the peer's dial and keeps its record.
-  /// Called again it changes the address.
+  /// Keeps a connection to `peer`. An empty address: waits for the peer's dial and keeps its
+  /// record. Called again it changes the address.
   void watch(NodeId peer, std::string address);
 
   /// Takes over an incoming stream whose purpose is heartbeat.

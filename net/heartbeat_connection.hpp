@@ -1,5 +1,5 @@
-// Why: one heartbeat connection: framing, pings and pongs, limits on what the peer may send. Which of
-// several connections to a peer is kept is decided elsewhere (net/heartbeat.cpp).
+// Why: one heartbeat connection: framing, pings and pongs, limits on what the peer may send. Which
+// of several connections to a peer is kept is decided elsewhere (net/heartbeat.cpp).
 // Thread-safety: only on the heartbeat executor.
 #pragma once
 

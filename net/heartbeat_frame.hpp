@@ -1,9 +1,10 @@
-// Why: the one frame that heartbeat connections carry. Its size is fixed, so that no length from the
-// network is ever believed.
+// Why: the one frame that heartbeat connections carry. Its size is fixed, so that no length from
+// the network is ever believed.
 // Thread-safety: pure functions.
 //
 // 32 bytes, little endian: magic "TRHB" (4), version (1), kind (1), zero (2), sequence (8),
-// time (8, nanoseconds of the pinging node's clock, sent back unchanged), XXH64 of the first 24 (8).
+// time (8, nanoseconds of the pinging node's clock, sent back unchanged), XXH64 of the first 24
+// (8).
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 // Why: what the rest of the node sees of HTTP and WebSocket: plain values and functions, no Boost.
-// Thread-safety: requests and responses are values; `HttpResponder` and `WebSocketSession` may be used
-// from any thread.
+// Thread-safety: requests and responses are values; `HttpResponder` and `WebSocketSession` may be
+// used from any thread.
 #pragma once
 
 #include <chrono>
@@ -78,8 +78,8 @@ class WebSocketSession {
 
 using WebSocketHandler = std::function<void(std::shared_ptr<WebSocketSession>)>;
 
-/// Limits of the HTTP side. All times are absolute deadlines, so that a client that sends a byte now
-/// and then gains nothing.
+/// Limits of the HTTP side. All times are absolute deadlines, so that a client that sends a byte
+/// now and then gains nothing.
 struct HttpLimits {
   std::size_t header_bytes = std::size_t{16} << 10U;
   std::size_t body_bytes = std::size_t{1} << 20U;
@@ -90,8 +90,9 @@ struct HttpLimits {
   Duration header_timeout = std::chrono::seconds{10};  ///< TLS handshake and header together
   Duration body_timeout = std::chrono::seconds{30};
   Duration write_timeout = std::chrono::seconds{30};
-  Duration idle_timeout = std::chrono::seconds{60};   ///< between two requests of a connection
-  Duration async_timeout = std::chrono::seconds{30};  ///< an `AsyncHttpHandler` that does not answer
+  Duration idle_timeout = std::chrono::seconds{60};  ///< between two requests of a connection
+  Duration async_timeout =
+      std::chrono::seconds{30};  ///< an `AsyncHttpHandler` that does not answer
   Duration websocket_idle_timeout = std::chrono::seconds{60};  ///< pings are sent after half of it
 };
 

@@ -140,9 +140,9 @@ void HttpSession::handshake() {
           const auto code = static_cast<unsigned long>(failure.value());
           const bool from_tls = failure.category() == asio::error::get_ssl_category();
           self->core_->log_refusal("refused " + self->peer_ + ": TLS handshake failed: " +
-                                   (from_tls ? describe_handshake_failure(
-                                                   code, self->socket_->refusal())
-                                             : failure.message()));
+                                   (from_tls
+                                        ? describe_handshake_failure(code, self->socket_->refusal())
+                                        : failure.message()));
         }
         self->linger();  // the alert must arrive
       });
@@ -172,17 +172,17 @@ void HttpSession::next_request() {
     return;
   }
   arm(core_->config.limits.idle_timeout, &HttpSession::drop);
-  socket_->async_read_some(buffer_.prepare(first_read),
-                           [self = shared_from_this()](const error_code& failure, std::size_t count) {
-                             if (failure) {
-                               self->drop();
-                               return;
-                             }
-                             self->buffer_.commit(count);
-                             self->arm(self->core_->config.limits.header_timeout,
-                                       &HttpSession::expired_reading);
-                             self->read_header();
-                           });
+  socket_->async_read_some(
+      buffer_.prepare(first_read),
+      [self = shared_from_this()](const error_code& failure, std::size_t count) {
+        if (failure) {
+          self->drop();
+          return;
+        }
+        self->buffer_.commit(count);
+        self->arm(self->core_->config.limits.header_timeout, &HttpSession::expired_reading);
+        self->read_header();
+      });
 }
 
 void HttpSession::read_header() {
@@ -285,7 +285,9 @@ void HttpSession::dispatch() {
     return;
   }
   if (!found.allowed.empty()) {
-    answer({405, "text/plain; charset=utf-8", "this path allows " + found.allowed + "\n",
+    answer({405,
+            "text/plain; charset=utf-8",
+            "this path allows " + found.allowed + "\n",
             {{"Allow", found.allowed}}});
     return;
   }
@@ -355,7 +357,8 @@ void HttpSession::write(HttpResponse response, bool keep_alive) {
   response_.content_length(size);
   serializer_.emplace(response_);
   arm(core_->config.limits.write_timeout, &HttpSession::drop);
-  const auto done = [self = shared_from_this(), keep_alive](const error_code& failure, std::size_t) {
+  const auto done = [self = shared_from_this(), keep_alive](const error_code& failure,
+                                                            std::size_t) {
     if (failure) {
       self->drop();
     } else {
@@ -390,19 +393,20 @@ expected<PeerArrival> HttpSession::check_peer(unsigned& status) const {
   if (raw.method() != http::verb::get || !parser_->is_done()) {
     return fail(ec::malformed, "a peer connects with GET and without a body");
   }
-  if (!beast::iequals(raw[http::field::upgrade], beast::string_view{peer_protocol.data(),
-                                                                    peer_protocol.size()}) ||
+  if (!beast::iequals(raw[http::field::upgrade],
+                      beast::string_view{peer_protocol.data(), peer_protocol.size()}) ||
       !http::token_list{raw[http::field::connection]}.exists("upgrade")) {
     status = 426;
-    return fail(ec::malformed, "this path is for peers: it needs 'Connection: Upgrade' and "
-                               "'Upgrade: troupe/1'");
+    return fail(ec::malformed,
+                "this path is for peers: it needs 'Connection: Upgrade' and "
+                "'Upgrade: troupe/1'");
   }
   const std::string cluster = text_of(raw["Troupe-Cluster"]);
   if (cluster != core_->config.cluster) {
     status = 409;
-    return fail(ec::handshake_refused, "the dialled node belongs to cluster '" + core_->config.cluster +
-                                           "', the dialling one to '" + cluster.substr(0, 100) +
-                                           "'");
+    return fail(ec::handshake_refused, "the dialled node belongs to cluster '" +
+                                           core_->config.cluster + "', the dialling one to '" +
+                                           cluster.substr(0, 100) + "'");
   }
   PeerArrival arrival;
   const auto node = NodeId::parse(text_of(raw["Troupe-Node"]));
@@ -439,23 +443,24 @@ void HttpSession::upgrade_peer() {
     refuse(status, arrival.error().text(), std::move(headers));
     return;
   }
-  auto accepted = std::make_shared<http::response<http::empty_body>>(
-      http::status::switching_protocols, 11);
-  accepted->set(http::field::upgrade, beast::string_view{peer_protocol.data(), peer_protocol.size()});
+  auto accepted =
+      std::make_shared<http::response<http::empty_body>>(http::status::switching_protocols, 11);
+  accepted->set(http::field::upgrade,
+                beast::string_view{peer_protocol.data(), peer_protocol.size()});
   accepted->set(http::field::connection, "Upgrade");
   accepted->set("Troupe-Node", to_string(core_->config.node));
   accepted->set("Troupe-Cluster", core_->config.cluster);
   arm(core_->config.limits.write_timeout, &HttpSession::drop);
   auto shared = std::make_shared<PeerArrival>(std::move(*arrival));
-  http::async_write(*socket_, *accepted,
-                    [self = shared_from_this(), accepted, shared](const error_code& failure,
-                                                                  std::size_t) {
-                      if (failure) {
-                        self->drop();
-                      } else {
-                        self->hand_over_peer(std::move(*shared));
-                      }
-                    });
+  http::async_write(
+      *socket_, *accepted,
+      [self = shared_from_this(), accepted, shared](const error_code& failure, std::size_t) {
+        if (failure) {
+          self->drop();
+        } else {
+          self->hand_over_peer(std::move(*shared));
+        }
+      });
 }
 
 void HttpSession::hand_over_peer(PeerArrival arrival) {
@@ -559,54 +564,6 @@ void HttpSession::linger_read() {
 
 void serve_http(std::shared_ptr<EndpointCore> core, asio::ip::tcp::socket socket) {
   std::make_shared<HttpSession>(std::move(core), std::move(socket))->start();
-}
-
-// ---- values of http.hpp -----------------------------------------------------------------------
-
-std::optional<std::string> percent_decode(std::string_view text, bool plus_is_space) {
-  const auto digit = [](char c) {
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-  };
-  std::string out;
-  out.reserve(text.size());
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '%') {
-      if (i + 2 >= text.size() || digit(text[i + 1]) < 0 || digit(text[i + 2]) < 0) {
-        return std::nullopt;
-      }
-      out += static_cast<char>(digit(text[i + 1]) * 16 + digit(text[i + 2]));
-      i += 2;
-    } else {
-      out += plus_is_space && text[i] == '+' ? ' ' : text[i];
-    }
-  }
-  return out;
-}
-
-std::optional<std::string> HttpRequest::header(std::string_view name) const {
-  for (const auto& [key, value] : headers) {
-    if (beast::iequals(beast::string_view{key}, beast::string_view{name.data(), name.size()})) {
-      return value;
-    }
-  }
-  return std::nullopt;
-}
-
-std::optional<std::string> HttpRequest::query_value(std::string_view name) const {
-  std::string_view rest = query;
-  while (!rest.empty()) {
-    const std::string_view pair = rest.substr(0, rest.find('&'));
-    rest.remove_prefix(std::min(rest.size(), pair.size() + 1));
-    const auto equals = pair.find('=');
-    if (percent_decode(pair.substr(0, equals), true) == name) {
-      return equals == std::string_view::npos ? std::string{}
-                                              : percent_decode(pair.substr(equals + 1), true);
-    }
-  }
-  return std::nullopt;
 }
 
 }  // namespace troupe::net

@@ -1,5 +1,5 @@
-// Why: one accepted connection, from its first byte until it has ended or become a WebSocket or a peer
-// stream.
+// Why: one accepted connection, from its first byte until it has ended or become a WebSocket or a
+// peer stream.
 // Thread-safety: belongs to the endpoint's loop. Internal to net/.
 #pragma once
 

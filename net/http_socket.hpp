@@ -93,8 +93,8 @@ class HttpSocket {
     if (tls_) {
       out.ssl = tls_->native_handle();
       SSL_up_ref(out.ssl);
-      // Records that Asio has fed to OpenSSL's side of its BIO pair and OpenSSL has not read. (Asio's
-      // own input buffer is as large as the pair and therefore empty between operations.)
+      // Records that Asio has fed to OpenSSL's side of its BIO pair and OpenSSL has not read.
+      // (Asio's own input buffer is as large as the pair and therefore empty between operations.)
       if (BIO* input = SSL_get_rbio(out.ssl)) {
         out.received_cipher.resize(BIO_ctrl_pending(input));
         if (!out.received_cipher.empty()) {
@@ -123,7 +123,8 @@ class HttpSocket {
 // What Beast's WebSocket asks of the lowest layer (found by argument-dependent lookup).
 inline void beast_close_socket(HttpSocket& socket) { socket.close(); }
 
-inline void teardown(boost::beast::role_type, HttpSocket& socket, boost::system::error_code& failure) {
+inline void teardown(boost::beast::role_type, HttpSocket& socket,
+                     boost::system::error_code& failure) {
   socket.socket().shutdown(boost::asio::ip::tcp::socket::shutdown_both, failure);
 }
 
@@ -132,10 +133,9 @@ template <class Handler>
 void async_teardown(boost::beast::role_type, HttpSocket& socket, Handler&& handler) {
   boost::system::error_code ignored;
   socket.socket().shutdown(boost::asio::ip::tcp::socket::shutdown_send, ignored);
-  boost::asio::post(socket.get_executor(),
-                    [moved = std::forward<Handler>(handler)]() mutable {
-                      moved(boost::system::error_code{});
-                    });
+  boost::asio::post(socket.get_executor(), [moved = std::forward<Handler>(handler)]() mutable {
+    moved(boost::system::error_code{});
+  });
 }
 
 }  // namespace troupe::net

@@ -52,12 +52,11 @@ std::string hex(std::uint32_t tag) {
 }
 
 bool not_registered(Encoder& e, std::size_t position, const caf::rtti_pair& rtti) {
-  const std::string type = rtti.second != nullptr ? demangle(*rtti.second)
-                                                  : caf::numbered_type_names[rtti.first - 1];
-  return e.fail(ec::unknown_type,
-                "element " + std::to_string(position) + " has type '" + type +
-                    "', which is not registered; call TypeRegistry::add<" + type +
-                    ">(\"a.stable.name\") on both nodes before they start");
+  const std::string type =
+      rtti.second != nullptr ? demangle(*rtti.second) : caf::numbered_type_names[rtti.first - 1];
+  return e.fail(ec::unknown_type, "element " + std::to_string(position) + " has type '" + type +
+                                      "', which is not registered; call TypeRegistry::add<" + type +
+                                      ">(\"a.stable.name\") on both nodes before they start");
 }
 
 /// Reads tag and length; null after `fail`.
@@ -69,9 +68,10 @@ const TypeInfo* next_element(Decoder& d, std::size_t& length) {
   }
   const TypeInfo* info = d.context().registry->find(tag);
   if (info == nullptr) {
-    d.fail(ec::unknown_type, "type tag " + hex(tag) +
-                                 " is not registered on this node; both nodes must register the same "
-                                 "names");
+    d.fail(ec::unknown_type,
+           "type tag " + hex(tag) +
+               " is not registered on this node; both nodes must register the same "
+               "names");
     return nullptr;
   }
   length = size;
@@ -129,10 +129,11 @@ error guarded(const char* what, F&& fn) {
   } catch (const std::bad_alloc&) {
     return error{ec::limit_exceeded, std::string{"out of memory while "} + what + " a message"};
   } catch (const std::exception& ex) {
-    return error{ec::exception, std::string{"an exception while "} + what + " a message: " + ex.what()};
+    return error{ec::exception,
+                 std::string{"an exception while "} + what + " a message: " + ex.what()};
   } catch (...) {
-    return error{ec::exception, std::string{"an exception of unknown type while "} + what +
-                                    " a message"};
+    return error{ec::exception,
+                 std::string{"an exception of unknown type while "} + what + " a message"};
   }
 }
 
@@ -211,10 +212,13 @@ expected<caf::message> decode_message(const TypeRegistry& registry, std::span<co
   return result;
 }
 
-expected<caf::mailbox_element_ptr> decode_element(
-    const TypeRegistry& registry, std::span<const std::byte> body, std::shared_ptr<const void> owner,
-    HandleCodec* handles, caf::strong_actor_ptr sender, caf::message_id mid,
-    caf::mailbox_element::forwarding_stack stages, CreditToken credit, const DecodeLimits& limits) {
+expected<caf::mailbox_element_ptr> decode_element(const TypeRegistry& registry,
+                                                  std::span<const std::byte> body,
+                                                  std::shared_ptr<const void> owner,
+                                                  HandleCodec* handles,
+                                                  caf::strong_actor_ptr sender, caf::message_id mid,
+                                                  caf::mailbox_element::forwarding_stack stages,
+                                                  CreditToken credit, const DecodeLimits& limits) {
   ReceivedParts parts{std::move(sender), mid, std::move(stages), std::move(credit)};
   caf::mailbox_element_ptr result;
   error err = guarded("decoding", [&] {

@@ -1,6 +1,6 @@
-// Why: a CAF message of registered types becomes bytes and back, without CAF's own serialisers, and a
-// received one becomes a mailbox element in a single allocation that holds the sender's credit until
-// its handler has run. docs/codec.md describes the format.
+// Why: a CAF message of registered types becomes bytes and back, without CAF's own serialisers, and
+// a received one becomes a mailbox element in a single allocation that holds the sender's credit
+// until its handler has run. docs/codec.md describes the format.
 // Thread-safety: functions; the registry must be frozen when several threads use it.
 #pragma once
 
@@ -20,9 +20,9 @@
 
 namespace troupe::net {
 
-/// Appends all elements of `content` to `out`, which must be empty. Large arrays in `content` are only
-/// referenced: keep it alive until the bytes are sent, or pass `allow_external = false`. On an error
-/// `out` is empty.
+/// Appends all elements of `content` to `out`, which must be empty. Large arrays in `content` are
+/// only referenced: keep it alive until the bytes are sent, or pass `allow_external = false`. On an
+/// error `out` is empty.
 /// Errors: `unknown_type` (not registered; the text says what to do), `limit_exceeded`,
 /// `invalid_argument`, `exception` (an `inspect` threw), and those of `handles`.
 error encode_message(const TypeRegistry& registry, const caf::type_erased_tuple& content,
@@ -33,12 +33,12 @@ expected<caf::message> decode_message(const TypeRegistry& registry, std::span<co
                                       std::shared_ptr<const void> owner, HandleCodec* handles,
                                       const DecodeLimits& limits = {});
 
-/// As `decode_message`, into a mailbox element that holds `credit` until it is destroyed. On an error
-/// the credit is released at once.
+/// As `decode_message`, into a mailbox element that holds `credit` until it is destroyed. On an
+/// error the credit is released at once.
 expected<caf::mailbox_element_ptr> decode_element(
-    const TypeRegistry& registry, std::span<const std::byte> body, std::shared_ptr<const void> owner,
-    HandleCodec* handles, caf::strong_actor_ptr sender, caf::message_id mid,
-    caf::mailbox_element::forwarding_stack stages, CreditToken credit,
+    const TypeRegistry& registry, std::span<const std::byte> body,
+    std::shared_ptr<const void> owner, HandleCodec* handles, caf::strong_actor_ptr sender,
+    caf::message_id mid, caf::mailbox_element::forwarding_stack stages, CreditToken credit,
     const DecodeLimits& limits = {});
 
 namespace detail {

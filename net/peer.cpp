@@ -299,9 +299,11 @@ void Peer::send_message(RemoteProxy& target, caf::mailbox_element_ptr what,
   const caf::message_id mid = what->mid;
   const caf::strong_actor_ptr sender = what->sender;
   const bool from_here = sender && as_proxy(sender) == nullptr;
-  if (content.size() == 1 && content.match_element<caf::exit_msg>(0) && from_here &&
-      content.get_as<caf::exit_msg>(0).source == sender) {
-    return;  // from a link between the two: the DOWN record tells the other side
+  if (from_here && content.size() == 1 && content.match_element<caf::exit_msg>(0) &&
+      sender->get()->getf(caf::abstract_actor::is_cleaned_up_flag)) {
+    // An actor that has ended sends this to those it is linked to; the DOWN record tells them. One that
+    // lives has called send_exit.
+    return;
   }
   ExportScope scope{*this};
   RecordHeader header;

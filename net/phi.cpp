@@ -73,8 +73,7 @@ double PhiEstimator::phi(TimePoint now) const {
     return 0.0;
   }
   const double silence = static_cast<double>(std::max(now - last_, Duration{0}).count());
-  const double spread =
-      std::max(deviation(), static_cast<double>(config_.min_deviation.count()));
+  const double spread = std::max(deviation(), static_cast<double>(config_.min_deviation.count()));
   const double expected = mean() + static_cast<double>(config_.acceptable_pause.count());
   return phi_of((silence - expected) / spread);
 }

@@ -1,8 +1,8 @@
 // Why: a fixed timeout is either too short for a busy network or too long for a dead node. The phi
 // accrual detector (Hayashibara et al., "The phi accrual failure detector", SRDS 2004) learns how
 // regularly heartbeats arrive and answers with a suspicion: phi = -log10 of the probability that a
-// heartbeat is later than this, if the node is alive. Phi 1 is wrong once in 10, phi 8 once in 10^8.
-// Thread-safety: none; the owner serialises.
+// heartbeat is later than this, if the node is alive. Phi 1 is wrong once in 10, phi 8 once in
+// 10^8. Thread-safety: none; the owner serialises.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,8 @@ class PhiEstimator {
   /// learned stays.
   void restart(TimePoint now);
 
-  /// Suspicion at `now`: 0 and more; 0 before the first heartbeat. Grows without bound, stays finite.
+  /// Suspicion at `now`: 0 and more; 0 before the first heartbeat. Grows without bound, stays
+  /// finite.
   double phi(TimePoint now) const;
 
   std::size_t samples() const noexcept { return intervals_.size(); }

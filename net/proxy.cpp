@@ -21,10 +21,20 @@ void RemoteProxy::on_destroy() {
 
 void RemoteProxy::enqueue(caf::mailbox_element_ptr what, caf::execution_unit* ctx) {
   if (killed()) {
-    bounce(what);
+    bounce_dead(what);
     return;
   }
   peer_->send_message(*this, std::move(what), ctx);
+}
+
+void RemoteProxy::bounce_dead(caf::mailbox_element_ptr& what) {
+  const caf::error reason = fail_state();
+  if (reason && reason.category() == error_category && what->sender && what->mid.is_request()) {
+    // The node is lost: CAF would only say that the receiver is down.
+    what->sender->enqueue(nullptr, what->mid.response_id(), caf::make_message(reason), nullptr);
+  } else {
+    bounce(what);
+  }
 }
 
 void RemoteProxy::attach(caf::attachable_ptr ptr) {

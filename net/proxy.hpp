@@ -53,13 +53,11 @@ class RemoteProxy final : public caf::actor_proxy {
   /// Ends the proxy: its monitors and links hear `reason`.
   void kill_proxy(caf::execution_unit* ctx, caf::error reason) override;
 
-  /// Answers `what` with the reason of the end, if it is a request.
-  void bounce_dead(caf::mailbox_element_ptr& what) { bounce(what); }
-
  private:
   friend class Peer;
 
   void count_attached(std::ptrdiff_t change);
+  void bounce_dead(caf::mailbox_element_ptr& what);
 
   const std::shared_ptr<Peer> peer_;
   std::atomic<Lane> lane_{Lane::user};

@@ -1,7 +1,8 @@
-// Why: what is decoded must look like any CAF message or mailbox element. CAF's own classes for that
-// bring its serialisers along for each type, which costs most of the compile time and cannot hold every
-// type; these hold one value and leave serialising to this codec.
-// Thread-safety: as CAF's messages: reading is safe from any thread, writing needs the only reference.
+// Why: what is decoded must look like any CAF message or mailbox element. CAF's own classes for
+// that bring its serialisers along for each type, which costs most of the compile time and cannot
+// hold every type; these hold one value and leave serialising to this codec.
+// Thread-safety: as CAF's messages: reading is safe from any thread, writing needs the only
+// reference.
 #pragma once
 
 #include <string>
@@ -9,8 +10,8 @@
 
 #include <caf/deep_to_string.hpp>
 #include <caf/detail/message_data.hpp>
-#include <caf/make_counted.hpp>
 #include <caf/mailbox_element.hpp>
+#include <caf/make_counted.hpp>
 #include <caf/message.hpp>
 #include <caf/message_id.hpp>
 #include <caf/rtti_pair.hpp>
@@ -115,7 +116,9 @@ class ReceivedElement final : public caf::mailbox_element,
 
   caf::type_erased_tuple& content() override { return *this; }
   const caf::type_erased_tuple& content() const override { return *this; }
-  caf::message move_content_to_message() override { return single_message(std::move(this->value())); }
+  caf::message move_content_to_message() override {
+    return single_message(std::move(this->value()));
+  }
   caf::message copy_content_to_message() const override { return single_message(this->value()); }
 
  private:

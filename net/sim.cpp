@@ -33,7 +33,7 @@ std::uint64_t mix_text(std::uint64_t hash, std::string_view text) {
 
 }  // namespace
 
-// -- executor and transport ----------------------------------------------------------------------------
+// -- executor and transport -----------------------------------------------------------------------
 
 TimePoint SimExecutor::now() const noexcept { return world_.now; }
 
@@ -49,7 +49,7 @@ bool SimExecutor::on_thread() const noexcept {
   return world_.current == node_ && !world_.in_actors;
 }
 
-// -- implementation ------------------------------------------------------------------------------------
+// -- implementation -------------------------------------------------------------------------------
 
 SimWorldImpl::SimWorldImpl(std::uint64_t seed_in, SimConfig config_in)
     : seed(seed_in),
@@ -224,7 +224,7 @@ void SimWorldImpl::path_changed(std::uint32_t node, std::uint32_t other) {
   }
 }
 
-// -- world ---------------------------------------------------------------------------------------------
+// -- world ----------------------------------------------------------------------------------------
 
 SimWorld::SimWorld(std::uint64_t seed, SimConfig config)
     : impl_(std::make_unique<SimWorldImpl>(seed, std::move(config))) {}
@@ -288,7 +288,7 @@ void SimWorld::on_log(std::function<void(std::string_view)> sink) {
   impl_->log_sink = std::move(sink);
 }
 
-// -- faults --------------------------------------------------------------------------------------------
+// -- faults ---------------------------------------------------------------------------------------
 
 SimPath SimWorld::path(const NodeId& from, const NodeId& to) const {
   return impl_->path(impl_->index_of(from), impl_->index_of(to));
@@ -363,9 +363,7 @@ void SimWorld::duplicate_next_dial(const NodeId& from, const NodeId& to) {
   impl_->path_state(impl_->index_of(from), impl_->index_of(to)).duplicate_next = true;
 }
 
-void SimWorld::crash(const NodeId& node, SimCrash how) {
-  impl_->crash(impl_->index_of(node), how);
-}
+void SimWorld::crash(const NodeId& node, SimCrash how) { impl_->crash(impl_->index_of(node), how); }
 
 void SimWorld::pause(const NodeId& node) {
   const std::uint32_t index = impl_->index_of(node);

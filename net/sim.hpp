@@ -1,8 +1,8 @@
 // Why: a whole cluster in one process, under virtual time and from one seed, so that a run with
 // partitions, resets and crashes can be repeated exactly. The code under test sees the same
 // Executor, Transport and Stream as over TCP.
-// Thread-safety: none. One thread builds the world, runs it and asks it; nothing here may be touched
-// by another thread, and actor systems that are attached must use the `testing` scheduler.
+// Thread-safety: none. One thread builds the world, runs it and asks it; nothing here may be
+// touched by another thread, and actor systems that are attached must use the `testing` scheduler.
 #pragma once
 
 #include <cstdint>
@@ -42,13 +42,15 @@ struct SimPath {
 struct SimConfig {
   /// Of every pair of nodes that has no path of its own.
   SimPath path;
-  /// Bytes that one direction of a stream takes before `write` is short (sent, not yet acknowledged).
+  /// Bytes that one direction of a stream takes before `write` is short (sent, not yet
+  /// acknowledged).
   std::size_t buffer = std::size_t{256} << 10U;
   /// Largest segment; sizes are drawn from 1 to this.
   std::size_t max_segment = std::size_t{16} << 10U;
   /// A stream that has unacknowledged bytes dies when a partition holds them this long.
   Duration stream_death = std::chrono::seconds{20};
-  /// The side that did not notice the loss of a connection, and does not write, learns it after this.
+  /// The side that did not notice the loss of a connection, and does not write, learns it after
+  /// this.
   Duration half_open_limit = std::chrono::seconds{60};
   /// After a partition heals, held bytes start to move within this time.
   Duration retransmit = std::chrono::milliseconds{50};
@@ -56,7 +58,8 @@ struct SimConfig {
   Duration notice = std::chrono::milliseconds{20};
   /// Lines of the event log that are kept (the hash covers all).
   std::size_t log_lines = 100'000;
-  /// Events at one virtual instant after which `run_*` gives up: something posts to itself for ever.
+  /// Events at one virtual instant after which `run_*` gives up: something posts to itself for
+  /// ever.
   std::uint64_t livelock = 10'000'000;
 };
 
@@ -124,15 +127,15 @@ class SimWorld {
   SimWorld(const SimWorld&) = delete;
   SimWorld& operator=(const SimWorld&) = delete;
 
-  /// Adds a node that listens on `address`. A new node on the address of a crashed one takes it over.
-  /// The reference is valid as long as the world. An id that exists already is a programming error
-  /// (std::invalid_argument).
+  /// Adds a node that listens on `address`. A new node on the address of a crashed one takes it
+  /// over. The reference is valid as long as the world. An id that exists already is a programming
+  /// error (std::invalid_argument).
   SimTransport& make_transport(NodeId id, std::string address);
 
   /// The `index`-th node id of this seed.
   NodeId node_id(std::uint32_t index) const;
 
-  // -- time ------------------------------------------------------------------------------------------
+  // -- time ---------------------------------------------------------------------------------------
 
   TimePoint now() const noexcept;
   /// Virtual time since the world began.
@@ -149,7 +152,7 @@ class SimWorld {
   /// Runs `fn` at `delay` from now outside of any node, e.g. to inject a fault.
   void after(Duration delay, std::function<void()> fn);
 
-  // -- event log -------------------------------------------------------------------------------------
+  // -- event log ----------------------------------------------------------------------------------
 
   /// Appends "time node text". Same seed and same program: same lines.
   void log(const NodeId& node, std::string_view text);
@@ -160,7 +163,7 @@ class SimWorld {
   /// Also told each line as it is written.
   void on_log(std::function<void(std::string_view)> sink);
 
-  // -- faults: paths ---------------------------------------------------------------------------------
+  // -- faults: paths ------------------------------------------------------------------------------
 
   /// The path from one node to another as it is now; change it and give it to `set_path`.
   SimPath path(const NodeId& from, const NodeId& to) const;
@@ -177,7 +180,7 @@ class SimWorld {
   void isolate(const NodeId& node);
   void rejoin(const NodeId& node);
 
-  // -- faults: connections and nodes -----------------------------------------------------------------
+  // -- faults: connections and nodes --------------------------------------------------------------
 
   /// Loses every connection between two nodes. Returns how many there were. `purpose` restricts it.
   std::size_t drop_connections(const NodeId& first, const NodeId& second, SimLoss loss,
@@ -195,12 +198,12 @@ class SimWorld {
   /// Connections that at least one side believes to be open.
   std::size_t connections() const noexcept;
 
-  // -- actors ----------------------------------------------------------------------------------------
+  // -- actors -------------------------------------------------------------------------------------
 
-  /// Runs the actors of `system` (configured with `scheduler.policy = testing`) after each event and
-  /// drives its clock with the virtual one. `node`: the node it belongs to; it then pauses and
-  /// crashes with it. False when the system has another scheduler. The system must be removed before
-  /// it is destroyed, unless the world is not run afterwards.
+  /// Runs the actors of `system` (configured with `scheduler.policy = testing`) after each event
+  /// and drives its clock with the virtual one. `node`: the node it belongs to; it then pauses and
+  /// crashes with it. False when the system has another scheduler. The system must be removed
+  /// before it is destroyed, unless the world is not run afterwards.
   bool add_actor_system(caf::actor_system& system, std::optional<NodeId> node = std::nullopt);
   void remove_actor_system(caf::actor_system& system);
 

@@ -34,8 +34,8 @@ bool SimWorld::add_actor_system(caf::actor_system& system, std::optional<NodeId>
 
 void SimWorld::remove_actor_system(caf::actor_system& system) { impl_->forget_system(system); }
 
-/// The actors of a crashed node never run again: what waited for them goes, unseen. Without this the
-/// destructor of the actor system would run it.
+/// The actors of a crashed node never run again: what waited for them goes, unseen. Without this
+/// the destructor of the actor system would run it.
 void SimWorldImpl::abandon(SimActorSystem& system) {
   auto& coordinator = *system.coordinator;
   coordinator.clock().cancel_all();
@@ -167,9 +167,9 @@ void SimWorldImpl::drain(SimActorSystem& system) {
   do {
     coordinator.clock().trigger_expired_timeouts();
     left -= std::min(left, coordinator.run(left));
-  } while (left > 0 && (coordinator.has_job() ||
-                        (coordinator.clock().has_pending_timeout() &&
-                         coordinator.clock().schedule().begin()->first <= now)));
+  } while (left > 0 &&
+           (coordinator.has_job() || (coordinator.clock().has_pending_timeout() &&
+                                      coordinator.clock().schedule().begin()->first <= now)));
   if (left == 0) {
     log("world", "an actor system never runs out of jobs, giving up on this turn");
     same_instant = config.livelock + 1;

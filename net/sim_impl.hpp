@@ -146,7 +146,10 @@ class SimStream final : public Stream {
 
 struct SimNode {
   SimNode(SimWorldImpl& world, std::uint32_t index, NodeId id_in, std::string address_in)
-      : id(id_in), address(std::move(address_in)), executor(world, index), transport(world, index) {}
+      : id(id_in),
+        address(std::move(address_in)),
+        executor(world, index),
+        transport(world, index) {}
 
   NodeId id;
   std::string address;

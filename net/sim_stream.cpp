@@ -28,12 +28,12 @@ SimConnection::SimConnection(std::shared_ptr<SimWorldRef> ref, std::uint32_t id_
                              std::uint64_t seed)
     : world_ref(std::move(ref)),
       id(id_in),
-      directions{SimDirection{PhiloxStream{seed, static_cast<std::uint32_t>(SimRole::segments),
-                                           id_in * 2}},
+      directions{SimDirection{
+                     PhiloxStream{seed, static_cast<std::uint32_t>(SimRole::segments), id_in * 2}},
                  SimDirection{PhiloxStream{seed, static_cast<std::uint32_t>(SimRole::segments),
                                            id_in * 2 + 1}}} {}
 
-// -- the handle ----------------------------------------------------------------------------------------
+// -- the handle -----------------------------------------------------------------------------------
 
 SimStream::~SimStream() {
   if (connection_->world() != nullptr && !connection_->ends[side_].started) {
@@ -132,7 +132,7 @@ std::string SimStream::peer_address() const {
   return connection_->world()->nodes[connection_->ends[1 - side_].node]->address;
 }
 
-// -- bytes on their way --------------------------------------------------------------------------------
+// -- bytes on their way ---------------------------------------------------------------------------
 
 SimConnectionPtr SimWorldImpl::connect(std::uint32_t dialer, std::uint32_t acceptor,
                                        StreamPurpose purpose) {
@@ -202,14 +202,14 @@ void SimWorldImpl::deliver_segment(const SimConnectionPtr& connection, int from,
                                    SimSegment segment) {
   const int side = 1 - from;
   SimEnd& receiver = connection->ends[side];
-  mix(static_cast<std::uint64_t>((now - start).count()), connection->id * 2U + (side == 0 ? 0U : 1U),
-      segment.bytes.size());
+  mix(static_cast<std::uint64_t>((now - start).count()),
+      connection->id * 2U + (side == 0 ? 0U : 1U), segment.bytes.size());
   if (segment.fin) {
     finish(connection, side, error{ec::closed, "the peer closed the connection"});
     return;
   }
-  const auto found = paths.find((std::uint64_t{connection->ends[from].node} << 32U) |
-                                receiver.node);
+  const auto found =
+      paths.find((std::uint64_t{connection->ends[from].node} << 32U) | receiver.node);
   const double rate = path(connection->ends[from].node, receiver.node).corrupt;
   const bool now_corrupt = found != paths.end() && found->second.corrupt_next;
   SimDirection& direction = connection->directions[from];
@@ -278,7 +278,7 @@ void SimWorldImpl::acknowledged(const SimConnectionPtr& connection, int from) {
   }
 }
 
-// -- partitions ----------------------------------------------------------------------------------------
+// -- partitions -----------------------------------------------------------------------------------
 
 void SimWorldImpl::hold(const SimConnectionPtr& connection, int from) {
   SimDirection& direction = connection->directions[from];
@@ -307,9 +307,9 @@ void SimWorldImpl::unhold(const SimConnectionPtr& connection) {
       continue;
     }
     direction.held_since.reset();
-    const TimePoint when = now + draw(direction.random, config.retransmit) +
-                           wire_time(direction, connection->ends[from].node,
-                                     connection->ends[1 - from].node);
+    const TimePoint when =
+        now + draw(direction.random, config.retransmit) +
+        wire_time(direction, connection->ends[from].node, connection->ends[1 - from].node);
     if (direction.deliver_held) {
       direction.deliver_held = false;
       for (SimSegment& segment : direction.queue) {
@@ -327,7 +327,7 @@ void SimWorldImpl::unhold(const SimConnectionPtr& connection) {
   }
 }
 
-// -- the end of a connection ---------------------------------------------------------------------------
+// -- the end of a connection ----------------------------------------------------------------------
 
 /// `to` hears that the other side knows nothing of the connection.
 void SimWorldImpl::send_reset(const SimConnectionPtr& connection, int to) {

@@ -87,8 +87,8 @@ void SimWorldImpl::dial_accepted(const SimDialPtr& dial, std::uint32_t to) {
     state = &found->second;
   }
   const double rate = path(dial->from, to).duplicate_dials;
-  const bool twice = (state != nullptr && state->duplicate_next) ||
-                     (rate > 0.0 && dial_random.uniform() < rate);
+  const bool twice =
+      (state != nullptr && state->duplicate_next) || (rate > 0.0 && dial_random.uniform() < rate);
   if (twice) {
     if (state != nullptr) {
       state->duplicate_next = false;
@@ -96,8 +96,8 @@ void SimWorldImpl::dial_accepted(const SimDialPtr& dial, std::uint32_t to) {
     // Before or after the good one, within ten times the delay.
     const bool dead_first = dial_random.below(2) == 0;
     const auto span = std::max<Duration::rep>(path(dial->from, to).delay.count() * 10, 1);
-    const Duration gap{static_cast<Duration::rep>(
-        dial_random.below(static_cast<std::uint64_t>(span)))};
+    const Duration gap{
+        static_cast<Duration::rep>(dial_random.below(static_cast<std::uint64_t>(span)))};
     offer_duplicate(dial, to, dead_first ? Duration{0} : gap);
   }
   dial->connection = connect(dial->from, to, dial->purpose);

@@ -130,8 +130,8 @@ TcpStream::TcpStream(std::shared_ptr<AsioExecutor> executor, DetachedSocket sock
   socket_.assign(socket.ipv6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(), socket.fd, failure);
   if (failure) {
     closing_ = true;
-    reason_ = error{ec::system_error, "cannot watch the socket of " + peer_address_ + ": " +
-                                          failure.message()};
+    reason_ = error{ec::system_error,
+                    "cannot watch the socket of " + peer_address_ + ": " + failure.message()};
     return;  // `socket` closes the descriptor
   }
   fd_ = std::exchange(socket.fd, -1);
@@ -307,7 +307,8 @@ std::size_t TcpStream::write_plain(std::span<const ConstBuffer> buffers) {
   for (;;) {
     std::size_t count = 0;
     std::size_t offered = 0;
-    for (std::size_t i = index, skip = offset; i < buffers.size() && count < max_pieces; ++i, skip = 0) {
+    for (std::size_t i = index, skip = offset; i < buffers.size() && count < max_pieces;
+         ++i, skip = 0) {
       const ConstBuffer part = buffers[i].subspan(skip);
       if (!part.empty()) {
         // sendmsg does not write through iov_base; the type just cannot say so.

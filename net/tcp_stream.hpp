@@ -1,6 +1,6 @@
-// Why: a peer connection after its upgrade. Beast and Asio's TLS stream have done their part; what is
-// left is a socket (and an SSL object) that moves bytes with as little as possible in between: reads
-// land where the link wants them, writes go out on the caller's thread.
+// Why: a peer connection after its upgrade. Beast and Asio's TLS stream have done their part; what
+// is left is a socket (and an SSL object) that moves bytes with as little as possible in between:
+// reads land where the link wants them, writes go out on the caller's thread.
 // Thread-safety: as `Stream` states.
 #pragma once
 
@@ -36,8 +36,8 @@ struct DetachedSocket {
 };
 
 struct TcpStreamOptions {
-  /// Bytes that may wait unsent in the kernel (TCP_NOTSENT_LOWAT): a control message waits behind at
-  /// most this much.
+  /// Bytes that may wait unsent in the kernel (TCP_NOTSENT_LOWAT): a control message waits behind
+  /// at most this much.
   std::size_t unsent_limit = std::size_t{256} << 10U;
   /// Bytes read from one stream before the loop serves the others.
   std::size_t read_budget = std::size_t{1} << 20U;
@@ -48,6 +48,7 @@ struct TcpStreamOptions {
 /// Turns `socket` into a stream on `executor`. Never null; a socket that is already dead shows at
 /// `start`.
 std::shared_ptr<Stream> make_tcp_stream(std::shared_ptr<AsioExecutor> executor,
-                                        DetachedSocket socket, const TcpStreamOptions& options = {});
+                                        DetachedSocket socket,
+                                        const TcpStreamOptions& options = {});
 
 }  // namespace troupe::net

@@ -51,8 +51,7 @@ void TcpTransport::on_accept(AcceptHandler handler) {
       return;
     }
     const auto& loop = impl->loop(arrival.purpose);
-    const auto hand_over = [weak](const std::shared_ptr<AsioExecutor>& target,
-                                  PeerArrival& who) {
+    const auto hand_over = [weak](const std::shared_ptr<AsioExecutor>& target, PeerArrival& who) {
       const auto owner = weak.lock();
       const auto accept = owner ? owner->accept_handler() : AcceptHandler{};
       if (accept) {
@@ -63,8 +62,7 @@ void TcpTransport::on_accept(AcceptHandler handler) {
     if (loop->on_thread()) {
       hand_over(loop, arrival);
     } else {
-      loop->post([hand_over, loop,
-                  moved = std::make_shared<PeerArrival>(std::move(arrival))] {
+      loop->post([hand_over, loop, moved = std::make_shared<PeerArrival>(std::move(arrival))] {
         hand_over(loop, *moved);
       });
     }

@@ -1,5 +1,6 @@
-// Why: the `Transport` of a real node: an endpoint that accepts peers, connections dialled to others,
-// and two event loops, one for links and one for heartbeats, so that neither waits for the other.
+// Why: the `Transport` of a real node: an endpoint that accepts peers, connections dialled to
+// others, and two event loops, one for links and one for heartbeats, so that neither waits for the
+// other.
 // Thread-safety: every member may be called from any thread; `shutdown` and the destructor not from
 // the transport's own threads.
 #pragma once

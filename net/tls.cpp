@@ -133,7 +133,8 @@ bool verify_peer(bool preverified, x509_store_ctx_st* store, std::string_view di
   if (X509_STORE_CTX_get_error_depth(store) != 0) {
     return true;
   }
-  const auto fit = check_peer_identity(X509_STORE_CTX_get_current_cert(store), dialled_host, cluster);
+  const auto fit =
+      check_peer_identity(X509_STORE_CTX_get_current_cert(store), dialled_host, cluster);
   if (!fit) {
     reason = fit.error().text();
     X509_STORE_CTX_set_error(store, X509_V_ERR_APPLICATION_VERIFICATION);

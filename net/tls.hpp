@@ -45,17 +45,18 @@ class TlsContext {
   std::string cluster_;
 };
 
-/// OpenSSL's verify callback, with the identity of the peer: after OpenSSL has accepted the chain, the
-/// certificate must be for `dialled_host` (empty: we are the server) or carry the cluster's name.
-/// `reason` receives the text when it refuses.
+/// OpenSSL's verify callback, with the identity of the peer: after OpenSSL has accepted the chain,
+/// the certificate must be for `dialled_host` (empty: we are the server) or carry the cluster's
+/// name. `reason` receives the text when it refuses.
 bool verify_peer(bool preverified, x509_store_ctx_st* store, std::string_view dialled_host,
                  std::string_view cluster, std::string& reason);
 
-/// One sentence for an entry of OpenSSL's error queue, alerts of the peer included ("the peer refused
-/// our certificate: unknown CA").
+/// One sentence for an entry of OpenSSL's error queue, alerts of the peer included ("the peer
+/// refused our certificate: unknown CA").
 std::string describe_tls_error(unsigned long code);
 
-/// As above, for a handshake on `ssl` that failed with `code`; `refusal` is what `verify_peer` said.
+/// As above, for a handshake on `ssl` that failed with `code`; `refusal` is what `verify_peer`
+/// said.
 std::string describe_handshake_failure(unsigned long code, const std::string& refusal);
 
 }  // namespace troupe::net

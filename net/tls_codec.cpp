@@ -80,14 +80,17 @@ int TlsCodec::bio_write(BIO* bio, const char* data, int size) {
   auto& self = *static_cast<TlsCodec*>(BIO_get_data(bio));
   BIO_clear_retry_flags(bio);
   if (self.out_sent_ > out_limit) {
-    self.out_.erase(self.out_.begin(), self.out_.begin() + static_cast<std::ptrdiff_t>(self.out_sent_));
+    self.out_.erase(self.out_.begin(),
+                    self.out_.begin() + static_cast<std::ptrdiff_t>(self.out_sent_));
     self.out_sent_ = 0;
   }
   self.out_.insert(self.out_.end(), data, data + size);
   return size;
 }
 
-long TlsCodec::bio_ctrl(BIO*, int command, long, void*) { return command == BIO_CTRL_FLUSH ? 1 : 0; }
+long TlsCodec::bio_ctrl(BIO*, int command, long, void*) {
+  return command == BIO_CTRL_FLUSH ? 1 : 0;
+}
 
 error send_failure(int code) {
   const bool gone = code == EPIPE || code == ECONNRESET;

@@ -1,6 +1,6 @@
-// Why: TLS for a peer stream, without the stalls of SSL_write on a socket: records are sealed into a
-// buffer of ours, so that OpenSSL never has a half-written record and never asks to read in order to
-// write; several records leave in one system call.
+// Why: TLS for a peer stream, without the stalls of SSL_write on a socket: records are sealed into
+// a buffer of ours, so that OpenSSL never has a half-written record and never asks to read in order
+// to write; several records leave in one system call.
 // Thread-safety: none; the stream calls it under its mutex. Internal to net/.
 #pragma once
 
@@ -28,8 +28,8 @@ class TlsCodec {
  public:
   enum class Status { ok, again, ended, failed };
 
-  /// Takes over one reference to `ssl` (handshake done); `fd` stays the caller's. `received_cipher`:
-  /// records that were read before.
+  /// Takes over one reference to `ssl` (handshake done); `fd` stays the caller's.
+  /// `received_cipher`: records that were read before.
   TlsCodec(int fd, ssl_st* ssl, std::string received_cipher);
   ~TlsCodec();
   TlsCodec(const TlsCodec&) = delete;

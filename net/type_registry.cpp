@@ -20,8 +20,8 @@ TypeRegistry::TypeRegistry() : by_caf_number_(caf::type_nrs, nullptr) {
 
 expected<void> TypeRegistry::insert(TypeInfo info) {
   if (frozen_) {
-    return fail(ec::closed, "type '" + info.name +
-                                "' comes too late: register types before the node starts");
+    return fail(ec::closed,
+                "type '" + info.name + "' comes too late: register types before the node starts");
   }
   if (info.name.empty() || info.name.size() > 200) {
     return fail(ec::invalid_argument, "a type name needs 1 to 200 characters: '" + info.name + "'");

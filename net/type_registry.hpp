@@ -1,7 +1,8 @@
-// Why: what arrives from another process is named, never trusted: a message element carries the hash of
-// its type's stable name, and only types that were registered under a name can be built from bytes.
-// Thread-safety: fill a registry on one thread, then `freeze` it; afterwards every const member may be
-// called from any thread without a lock.
+// Why: what arrives from another process is named, never trusted: a message element carries the
+// hash of its type's stable name, and only types that were registered under a name can be built
+// from bytes.
+// Thread-safety: fill a registry on one thread, then `freeze` it; afterwards every const member may
+// be called from any thread without a lock.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,8 @@
 
 namespace troupe::net {
 
-/// A registered type. The functions work on the element's bytes; a failed one returns false or null and
-/// the reason is in the encoder or decoder.
+/// A registered type. The functions work on the element's bytes; a failed one returns false or null
+/// and the reason is in the encoder or decoder.
 struct TypeInfo {
   std::string name;
   std::uint32_t tag = 0;
@@ -95,17 +96,19 @@ TypeInfo make_type_info(std::string name) {
 }  // namespace detail
 
 /// The types a node can send and receive. Holds the built-in ones from the start: bool, integers,
-/// floating point, strings, vectors of them, `Bytes`, `NodeId`, durations, and CAF's atoms, errors, exit
-/// and down messages and handles.
+/// floating point, strings, vectors of them, `Bytes`, `NodeId`, durations, and CAF's atoms, errors,
+/// exit and down messages and handles.
 class TypeRegistry {
  public:
   TypeRegistry();
   TypeRegistry(const TypeRegistry&) = delete;
   TypeRegistry& operator=(const TypeRegistry&) = delete;
 
-  /// Registers `T` under a name that never changes ("myproject.rollout"). Doing the same again is fine.
-  /// Errors: `conflict` for a name or type that is taken, or a name whose 32-bit hash is taken (choose
-  /// another name); `closed` after `freeze`; `invalid_argument` for an empty or overlong name.
+  /// Registers `T` under a name that never changes ("myproject.rollout"). Doing the same again is
+  /// fine.
+  /// Errors: `conflict` for a name or type that is taken, or a name whose 32-bit hash is taken
+  /// (choose another name); `closed` after `freeze`; `invalid_argument` for an empty or overlong
+  /// name.
   template <class T>
   expected<void> add(std::string name) {
     static_assert(std::is_same_v<T, std::decay_t<T>>, "register the plain type");

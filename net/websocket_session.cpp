@@ -83,7 +83,6 @@ class Session final : public WebSocketSession,
   std::function<void(std::string)> binary_;
   std::function<void()> closed_;
   std::deque<Message> writing_;  // the front is on its way
-  std::size_t writing_cost_ = 0;
   bool write_active_ = false;
   bool close_wanted_ = false;
   bool close_sent_ = false;
@@ -106,23 +105,23 @@ void Session::accept(beast::http::request<beast::http::string_body> raw, WebSock
   websocket::stream_base::timeout timeout;
   timeout.handshake_timeout =
       std::chrono::duration_cast<std::chrono::steady_clock::duration>(limits.write_timeout);
-  timeout.idle_timeout =
-      std::chrono::duration_cast<std::chrono::steady_clock::duration>(limits.websocket_idle_timeout);
+  timeout.idle_timeout = std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      limits.websocket_idle_timeout);
   timeout.keep_alive_pings = true;
   stream_.set_option(timeout);
   stream_.read_message_max(limits.websocket_message_bytes);
   stream_.write_buffer_bytes(std::size_t{64} << 10U);
   stream_.auto_fragment(false);
-  stream_.async_accept(raw_, [self = shared_from_this(),
-                              handler = std::move(handler)](const error_code& failure) {
-    self->raw_ = {};
-    if (failure) {
-      self->end();
-      return;
-    }
-    self->guarded([&] { handler(self); });
-    self->read();
-  });
+  stream_.async_accept(
+      raw_, [self = shared_from_this(), handler = std::move(handler)](const error_code& failure) {
+        self->raw_ = {};
+        if (failure) {
+          self->end();
+          return;
+        }
+        self->guarded([&] { handler(self); });
+        self->read();
+      });
 }
 
 /// A callback that throws costs the session its connection, not the node its loop.

@@ -1,5 +1,5 @@
-// Arbitrary bytes as a message: decoding must end with a value or an error, never with a crash, a leak or
-// memory out of proportion; what was accepted must survive another round.
+// Arbitrary bytes as a message: decoding must end with a value or an error, never with a crash, a
+// leak or memory out of proportion; what was accepted must survive another round.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -120,8 +120,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   DecodeLimits limits;
   limits.allowance = std::uint64_t{1} << 20U;
 
-  auto element = decode_element(types(), body, block, &handles, nullptr, caf::make_message_id(), {}, {},
-                                limits);
+  auto element = decode_element(types(), body, block, &handles, nullptr, caf::make_message_id(), {},
+                                {}, limits);
   auto message = decode_message(types(), body, nullptr, &handles, limits);
   require(element.has_value() == message.has_value());
   if (message) {

@@ -78,9 +78,9 @@ struct Everything {
 template <class Inspector>
 auto inspect(Inspector& f, Everything& x) {
   return f(x.flag, x.letter, x.i8, x.u16, x.i32, x.u64, x.f32, x.f64, x.colour, x.wide, x.text,
-           x.doubles, x.bits, x.words, x.inners, x.triple, x.pair_of_inners, x.pair, x.tuple, x.some,
-           x.nothing, x.ordered, x.unordered, x.set, x.hashed, x.variant, x.nanos, x.seconds, x.when,
-           x.node, x.bytes, x.inner);
+           x.doubles, x.bits, x.words, x.inners, x.triple, x.pair_of_inners, x.pair, x.tuple,
+           x.some, x.nothing, x.ordered, x.unordered, x.set, x.hashed, x.variant, x.nanos,
+           x.seconds, x.when, x.node, x.bytes, x.inner);
 }
 
 std::span<const std::byte> as_bytes(const std::string& text) {
@@ -156,10 +156,21 @@ void check_bits_at_any_alignment(const std::vector<T>& xs) {
 template <class Float, class Int>
 std::vector<Float> odd_numbers(Int quiet_payload, Int signalling) {
   using Limits = std::numeric_limits<Float>;
-  return {Limits::infinity(), -Limits::infinity(),   Limits::quiet_NaN(),
-          -Limits::quiet_NaN(), std::bit_cast<Float>(quiet_payload), std::bit_cast<Float>(signalling),
-          Float{0}, -Float{0}, Limits::denorm_min(), -Limits::denorm_min(),
-          Limits::min() / 2, Limits::max(), Limits::lowest(), Limits::epsilon(), Float{1}};
+  return {Limits::infinity(),
+          -Limits::infinity(),
+          Limits::quiet_NaN(),
+          -Limits::quiet_NaN(),
+          std::bit_cast<Float>(quiet_payload),
+          std::bit_cast<Float>(signalling),
+          Float{0},
+          -Float{0},
+          Limits::denorm_min(),
+          -Limits::denorm_min(),
+          Limits::min() / 2,
+          Limits::max(),
+          Limits::lowest(),
+          Limits::epsilon(),
+          Float{1}};
 }
 
 }  // namespace
@@ -187,7 +198,8 @@ TEST_CASE("floating point keeps every bit at any alignment", "[codec]") {
   }
 }
 
-TEST_CASE("100 MB of numbers and a 64 MB string round-trip without a copy on the sender", "[codec]") {
+TEST_CASE("100 MB of numbers and a 64 MB string round-trip without a copy on the sender",
+          "[codec]") {
   std::vector<float> big(std::size_t{25} << 20U);
   PhiloxStream random{7};
   for (float& x : big) {
@@ -464,7 +476,8 @@ TEST_CASE("truncated and flipped bodies never crash", "[codec][malformed]") {
   auto body = encoded(full());
   for (std::size_t size = 0; size < body.size(); ++size) {
     // Exactly as large as its content, so that a sanitizer sees a read beyond it.
-    const std::vector<std::byte> cut(body.begin(), body.begin() + static_cast<std::ptrdiff_t>(size));
+    const std::vector<std::byte> cut(body.begin(),
+                                     body.begin() + static_cast<std::ptrdiff_t>(size));
     auto result = decode_value<Everything>(cut);
     if (result) {
       // Cut between two fields it is a body of an older version.

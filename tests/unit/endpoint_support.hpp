@@ -1,4 +1,5 @@
-// Why: the endpoint, stream and TLS tests share nodes on loopback, sinks that record, and bounded waits.
+// Why: the endpoint, stream and TLS tests share nodes on loopback, sinks that record, and bounded
+// waits.
 // Thread-safety: stated per class.
 #pragma once
 
@@ -170,12 +171,10 @@ struct TestNode {
     return out;
   }
 
-  std::string address() const {
-    return const_cast<TcpTransport&>(transport).endpoint().address();
-  }
+  std::string address() const { return const_cast<TcpTransport&>(transport).endpoint().address(); }
 
-  expected<OpenStream> dial(const std::string& address,
-                            StreamPurpose purpose = StreamPurpose::link, Duration timeout = 10s) {
+  expected<OpenStream> dial(const std::string& address, StreamPurpose purpose = StreamPurpose::link,
+                            Duration timeout = 10s) {
     auto promise = std::make_shared<std::promise<expected<OpenStream>>>();
     auto future = promise->get_future();
     transport.dial(address, purpose, timeout, [promise](expected<OpenStream> result) {

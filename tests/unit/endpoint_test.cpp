@@ -33,8 +33,8 @@ std::string talk(std::uint16_t port, const std::string& request) {
 std::string ask(std::uint16_t port, const std::string& method, const std::string& target,
                 const std::string& body = {}, const std::string& headers = {}) {
   return talk(port, method + " " + target + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" +
-                            headers + "Content-Length: " + std::to_string(body.size()) +
-                            "\r\n\r\n" + body);
+                        headers + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+                        body);
 }
 
 bool has(const std::string& whole, const std::string& part) {
@@ -139,8 +139,9 @@ TEST_CASE("a connection serves many requests, pipelined or not") {
     client.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n");
     CHECK(has(client.read_until("\r\n\r\nok"), "200 OK"));
   }
-  client.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
-              "GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  client.send(
+      "GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+      "GET /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
   const auto answers = client.read_all();
   CHECK(client.ended);
   const auto first = answers.find("200 OK");
@@ -158,20 +159,22 @@ TEST_CASE("limits of size are answered with 413 and 431, and Expect is honoured"
   limits.body_bytes = 10'000;
   TestNode node({.limits = limits});
   const auto port = node.transport.endpoint().port();
-  node.transport.endpoint().add_route(
-      "POST", "/size", [](const HttpRequest& request) { return text(std::to_string(request.body.size())); });
+  node.transport.endpoint().add_route("POST", "/size", [](const HttpRequest& request) {
+    return text(std::to_string(request.body.size()));
+  });
   CHECK(ask(port, "POST", "/size", std::string(10'000, 'x')).ends_with("10000"));
   CHECK(has(ask(port, "POST", "/size", std::string(10'001, 'x')), "413 Payload Too Large"));
   CHECK(has(talk(port, "POST /size HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n2711\r\n" +
-                               std::string(10'001, 'x') + "\r\n0\r\n\r\n"),
+                           std::string(10'001, 'x') + "\r\n0\r\n\r\n"),
             "413 Payload Too Large"));
   CHECK(has(ask(port, "GET", "/livez", "", "X-Long: " + std::string(3000, 'x') + "\r\n"),
             "431 Request Header Fields Too Large"));
   CHECK(has(ask(port, "GET", "/" + std::string(3000, 'x')), "431 "));
   CHECK(has(talk(port, "NONSENSE\r\n\r\n"), "400 Bad Request"));
   RawClient careful(port);
-  careful.send("POST /size HTTP/1.1\r\nContent-Length: 4\r\nExpect: 100-continue\r\n"
-               "Connection: close\r\n\r\n");
+  careful.send(
+      "POST /size HTTP/1.1\r\nContent-Length: 4\r\nExpect: 100-continue\r\n"
+      "Connection: close\r\n\r\n");
   CHECK(has(careful.read_until("\r\n\r\n"), "100 Continue"));
   careful.send("four");
   CHECK(careful.read_all().ends_with("\r\n\r\n4"));
@@ -224,9 +227,11 @@ TEST_CASE("upgrades that are not a peer's are refused with a reason") {
   const auto port = node.transport.endpoint().port();
   const auto peer = [&](const std::string& id, const std::string& cluster,
                         const std::string& purpose) {
-    return talk(port, "GET /peer HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\n"
-                          "Upgrade: troupe/1\r\nTroupe-Node: " + id + "\r\nTroupe-Cluster: " +
-                              cluster + "\r\nTroupe-Purpose: " + purpose + "\r\n\r\n");
+    return talk(port,
+                "GET /peer HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\n"
+                "Upgrade: troupe/1\r\nTroupe-Node: " +
+                    id + "\r\nTroupe-Cluster: " + cluster + "\r\nTroupe-Purpose: " + purpose +
+                    "\r\n\r\n");
   };
   const std::string id(32, '1');
   CHECK(has(peer(id, "theirs", "link"), "409 Conflict"));
@@ -238,8 +243,10 @@ TEST_CASE("upgrades that are not a peer's are refused with a reason") {
   CHECK(node.arrivals->size() == 0);
   CHECK(node.transport.endpoint().counters().peers_refused == 5);
   RawClient good(port);
-  good.send("GET /peer HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: troupe/1\r\n"
-            "Troupe-Node: " + id + "\r\nTroupe-Cluster: ours\r\nTroupe-Purpose: link\r\n\r\nearly");
+  good.send(
+      "GET /peer HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: troupe/1\r\n"
+      "Troupe-Node: " +
+      id + "\r\nTroupe-Cluster: ours\r\nTroupe-Purpose: link\r\n\r\nearly");
   CHECK(has(good.read_until("\r\n\r\n"), "101 Switching Protocols"));
   auto accepted = node.arrivals->take();
   REQUIRE(accepted.stream);

@@ -313,8 +313,8 @@ TEST_CASE("faults: corruption flips the bits it counts") {
     REQUIRE(f.here->received.size() == sent.size());
     unsigned bits = 0;
     for (std::size_t i = 0; i < sent.size(); ++i) {
-      bits += static_cast<unsigned>(__builtin_popcount(
-          std::to_integer<unsigned>(sent[i] ^ f.here->received[i])));
+      bits += static_cast<unsigned>(
+          __builtin_popcount(std::to_integer<unsigned>(sent[i] ^ f.here->received[i])));
     }
     f.here->received.clear();
     return bits;

@@ -192,10 +192,18 @@ TEST_CASE("heartbeat: random losses, the nodes find each other again, and a seed
     for (int i = 0; i < 30; ++i) {
       world.run_for(std::chrono::milliseconds{random.below(3000)});
       switch (random.below(5)) {
-        case 0: world.drop_connections(a.id, b.id, SimLoss::both); break;
-        case 1: world.drop_connections(a.id, b.id, SimLoss::first_only); break;
-        case 2: world.drop_connections(a.id, b.id, SimLoss::second_only); break;
-        case 3: world.corrupt_next(a.id, b.id); break;
+        case 0:
+          world.drop_connections(a.id, b.id, SimLoss::both);
+          break;
+        case 1:
+          world.drop_connections(a.id, b.id, SimLoss::first_only);
+          break;
+        case 2:
+          world.drop_connections(a.id, b.id, SimLoss::second_only);
+          break;
+        case 3:
+          world.corrupt_next(a.id, b.id);
+          break;
         default:
           world.partition_one_way(a.id, b.id);
           world.after(std::chrono::milliseconds{random.below(5000)},

@@ -83,8 +83,13 @@ std::string hostile_input(PhiloxStream& random) {
     case 4:
       return "GET / HTTP/1.1\r\n" + std::string(random.below(40'000), 'h') + ": 1\r\n\r\n";
     case 5: {
-      const char* sizes[] = {"4294967296", "18446744073709551615", "99999999999999999999",
-                             "-1",         "0x10",                 "1048577", ""};
+      const char* sizes[] = {"4294967296",
+                             "18446744073709551615",
+                             "99999999999999999999",
+                             "-1",
+                             "0x10",
+                             "1048577",
+                             ""};
       return "POST /echo HTTP/1.1\r\nContent-Length: " + std::string(sizes[random.below(7)]) +
              "\r\n\r\n" + random_bytes(random, random.below(2000));
     }
@@ -92,9 +97,9 @@ std::string hostile_input(PhiloxStream& random) {
       return "POST /echo HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFFFFFFFFFF\r\n" +
              random_bytes(random, random.below(2000));
     case 7:  // a WebSocket, then garbage or a frame of 2^63 bytes
-      return valid_inputs()[4] + (random.below(2) == 0
-                                      ? random_bytes(random, random.below(500))
-                                      : std::string("\x82\xFF\x7F\xFF\xFF\xFF\xFF\xFF\xFF\xFF", 10));
+      return valid_inputs()[4] +
+             (random.below(2) == 0 ? random_bytes(random, random.below(500))
+                                   : std::string("\x82\xFF\x7F\xFF\xFF\xFF\xFF\xFF\xFF\xFF", 10));
     case 8:  // a peer, then garbage
       return valid_inputs()[3] + random_bytes(random, random.below(5000));
     default:
@@ -132,8 +137,8 @@ class Companion {
     const std::string text = "message " + std::to_string(++number_) + ";";
     write_text(*stream_, text);
     sent_ += text;
-    return eventually([&] { return sink_->size() >= sent_.size(); }) && sink_->received() == sent_ &&
-           sink_->closed == 0;
+    return eventually([&] { return sink_->size() >= sent_.size(); }) &&
+           sink_->received() == sent_ && sink_->closed == 0;
   }
 
  private:
@@ -176,9 +181,8 @@ void attack(TestNode& node, TestNode& peer, std::uint64_t seed, int inputs, bool
   }
   CHECK(companion.still_echoes());
   const auto counters = [&] { return node.transport.endpoint().counters(); };
-  CHECK(eventually([&] {
-    return counters().open_unauthenticated == 0 && counters().open_websockets == 0;
-  }));
+  CHECK(eventually(
+      [&] { return counters().open_unauthenticated == 0 && counters().open_websockets == 0; }));
   CHECK(resident_bytes() < base + memory_slack);
 }
 

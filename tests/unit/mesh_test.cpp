@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 namespace {
 
 const bool quiet = [] {
-  spdlog::set_level(spdlog::level::err);
+  spdlog::set_level(spdlog::level::err);  // warnings are provoked on purpose
   return true;
 }();
 
@@ -51,7 +51,7 @@ caf::behavior echo(caf::event_based_actor* self) {
       [](const std::string& x) { return x; },
       [](const std::vector<double>& x) { return x; },
       [](const net::Bytes& x) { return x; },
-      [](caf::unit_t) {},  // a response without content
+      [](caf::put_atom) {},  // a response without content
       [](std::int32_t) -> caf::result<std::int32_t> {
         return make_caf_error(ec::conflict, "no int32 here");
       },
@@ -125,7 +125,7 @@ TEST_CASE("requests to a remote actor are answered", "[mesh]") {
   REQUIRE(numbered);
   CHECK(numbered->number == 3);
   CHECK(numbered->text == "three");
-  CHECK_FALSE(pair.ask_error(target, caf::unit));
+  CHECK_FALSE(pair.ask_error(target, caf::put_atom_v));
   CHECK(pair.ask_error(target, std::int32_t{1}) == ec::conflict);
   CHECK(describe(pair.ask_error(target, std::int32_t{1})).find("no int32 here") !=
         std::string::npos);
@@ -347,7 +347,7 @@ TEST_CASE("links across nodes end both sides, unlinked ones live on", "[mesh]") 
     const auto target = pair.remote(pair.b->system().spawn(echo));
     const auto local = make_linked(target, false);
     CHECK(pair.ask<std::uint64_t>(local, std::uint64_t{1}).value() == 1);
-    caf::anon_send_exit(local, make_caf_error(ec::conflict, "linked"));
+    pair.self->send_exit(local, make_caf_error(ec::conflict, "linked"));
     CHECK(wait_down(target) == ec::conflict);
   }
   SECTION("unlinked") {
@@ -375,7 +375,8 @@ TEST_CASE("a handle in a message works on a third node, without the one in betwe
   const auto asker = pair.b->system().spawn([](caf::event_based_actor* self) {
     return caf::behavior{[=](const HandleBox& box) {
       auto promise = self->make_response_promise();
-      self->request(box.handle, patience, std::string{box.label})
+      // CAF keeps an actor alive until its timers have run out.
+      self->request(box.handle, 3s, std::string{box.label})
           .then([=](const std::string& text) mutable { promise.deliver(text + "!"); },
                 [=](caf::error& err) mutable { promise.deliver(std::move(err)); });
       return promise;

@@ -282,7 +282,7 @@ TEST_CASE("dialling fails with a reason") {
     }
     const auto dialled = a.dial(gone);
     REQUIRE_FALSE(dialled);
-    CHECK(dialled.error() == ec::node_unreachable);
+    CHECK(dialled.error() == ec::refused);
   }
   SECTION("itself") {
     const auto dialled = a.dial(a.address());
@@ -298,8 +298,8 @@ TEST_CASE("dialling fails with a reason") {
     REQUIRE(::bind(silent, reinterpret_cast<sockaddr*>(&where), size) == 0);
     REQUIRE(::listen(silent, 5) == 0);
     REQUIRE(::getsockname(silent, reinterpret_cast<sockaddr*>(&where), &size) == 0);
-    const auto dialled = a.dial("127.0.0.1:" + std::to_string(ntohs(where.sin_port)),
-                                StreamPurpose::link, 200ms);
+    const auto dialled =
+        a.dial("127.0.0.1:" + std::to_string(ntohs(where.sin_port)), StreamPurpose::link, 200ms);
     ::close(silent);
     REQUIRE_FALSE(dialled);
     CHECK(dialled.error() == ec::timeout);

@@ -1,4 +1,5 @@
-// Why: tests of TLS need cluster CAs and certificates in a temporary folder, and see what is logged.
+// Why: tests of TLS need cluster CAs and certificates in a temporary folder, and see what is
+// logged.
 // Thread-safety: `LogCapture` any thread; the rest one thread.
 #pragma once
 
