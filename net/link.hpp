@@ -32,8 +32,8 @@ struct LinkConfig {
   std::size_t coalesce = std::size_t{64} << 10U;
   /// Records from this size on travel as fragments and are not copied.
   std::size_t large_record = std::size_t{32} << 10U;
-  /// Per lane: bound on what is queued or not yet acknowledged. One record may exceed it when the lane is
-  /// empty. Beyond it `send` answers `would_block`.
+  /// Per lane: bound on what is queued or not yet acknowledged. Once it is reached `send` answers
+  /// `would_block`; the record that reaches it may overshoot by its own size.
   std::array<std::size_t, lane_count> queue_bytes{std::size_t{8} << 20U, std::size_t{64} << 20U};
   /// Per lane: bytes the peer may have sent that were not consumed here.
   std::array<std::size_t, lane_count> window_bytes{std::size_t{8} << 20U, std::size_t{64} << 20U};
@@ -141,6 +141,9 @@ class Link : public std::enable_shared_from_this<Link> {
 
   /// True while `send` on `lane` would be accepted without force.
   bool writable(Lane lane) const;
+
+  /// As `writable`; when it is false, `LinkHandler::on_writable` follows (or `on_down`).
+  bool request_writable(Lane lane);
 
   /// Why the link is down.
   error down_reason() const;

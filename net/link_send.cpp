@@ -46,7 +46,8 @@ SendResult Link::send(Lane lane, RecordHeader header, std::span<const ConstBuffe
   }
   SendLane& out = lanes_[index];
   const std::size_t bound = config_.queue_bytes[index] * (force == SendForce::response ? 4 : 1);
-  if (force != SendForce::system && out.queued > 0 && out.queued + size > bound) {
+  // One record may overshoot, so that whoever was told `writable` can send his, whatever its size.
+  if (force != SendForce::system && out.queued >= bound) {
     out.blocked = true;
     ++counters_.would_block;
     return SendResult::would_block;
@@ -443,6 +444,17 @@ LinkCounters Link::counters() const {
 std::size_t Link::queued_bytes(Lane lane) const {
   const Lock lock{mutex_};
   return lanes_[static_cast<std::size_t>(lane)].queued;
+}
+
+bool Link::request_writable(Lane lane) {
+  const auto index = static_cast<std::size_t>(lane);
+  const Lock lock{mutex_};
+  SendLane& out = lanes_[index];
+  if (state_.load() == LinkState::down) {
+    return false;
+  }
+  out.blocked = out.blocked || out.queued >= config_.queue_bytes[index];
+  return !out.blocked;
 }
 
 bool Link::writable(Lane lane) const {

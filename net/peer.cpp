@@ -453,7 +453,7 @@ void Peer::when_writable(Lane lane, std::function<void()> fn) {
     const std::lock_guard lock{writable_mutex_};
     waiting_[index].push_back(std::move(fn));
   }
-  if (link_->writable(lane) || link_->state() == LinkState::down) {
+  if (link_->request_writable(lane) || link_->state() == LinkState::down) {
     on_writable(lane);
   }
 }

@@ -106,11 +106,13 @@ void Peer::on_message(const Record& record, CreditToken token) {
     return;
   }
   caf::mailbox_element::forwarding_stack stages;
+  caf::strong_actor_ptr stage;
   if (mid.is_request() && *source) {
     caf::actor_config config;
-    stages.push_back(caf::make_actor<ReplyStage, caf::strong_actor_ptr>(
+    stage = caf::make_actor<ReplyStage, caf::strong_actor_ptr>(
         shared_->system->next_actor_id(), shared_->system->node(), shared_->system, config, *source,
-        caf::actor_cast<caf::actor_addr>(target), mid));
+        caf::actor_cast<caf::actor_addr>(target), mid);
+    stages.push_back(stage);
   }
   const std::size_t prefix =
       (header.flags & record_flags::source_is_foreign) != 0 ? padded(header.extra) : 0;
@@ -123,7 +125,8 @@ void Peer::on_message(const Record& record, CreditToken token) {
       decode_element(*shared_->registry, record.body.subspan(prefix), record.owner, &scope, *source,
                      mid, std::move(stages), std::move(token));
   if (!element) {
-    reject(record, *source, target, element.error());
+    // By way of the stage, which would otherwise answer for a dropped request.
+    reject(record, stage ? stage : *source, target, element.error());
     return;
   }
   shared_->counters.messages_received.fetch_add(1, std::memory_order_relaxed);

@@ -162,11 +162,14 @@ struct OneWayJob : Job {
 
 /// Sends until the transport wants a pause or all is sent; then asks for the count.
 inline void send_one_way(caf::event_based_actor* self, const std::shared_ptr<OneWayJob>& job) {
-  while (job->sent < job->count) {
+  for (;;) {
     if (!job->pacer->ready()) {
       job->pacer->when_ready(
           [me = caf::actor_cast<caf::actor>(self)] { caf::anon_send(me, caf::atom("resume")); });
       return;
+    }
+    if (job->sent == job->count) {
+      break;
     }
     job->send(self, job->sent++);
   }
