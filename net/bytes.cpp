@@ -58,9 +58,9 @@ Block BlockPool::allocate(std::size_t size) {
   if (size < pooled_from) {
     const std::size_t capacity = std::max<std::size_t>(size, 64);
     auto* memory = static_cast<std::byte*>(::operator new(capacity, alignment));
-    return {std::shared_ptr<std::byte>(
-                memory, [](std::byte* p) { ::operator delete(p, alignment); }),
-            capacity};
+    return {
+        std::shared_ptr<std::byte>(memory, [](std::byte* p) { ::operator delete(p, alignment); }),
+        capacity};
   }
   const std::size_t capacity = size_class(size);
   std::byte* memory = nullptr;
@@ -77,9 +77,8 @@ Block BlockPool::allocate(std::size_t size) {
     memory = static_cast<std::byte*>(::operator new(capacity, alignment));
   }
   // The deleter shares the state, so blocks may outlive the pool object.
-  return {std::shared_ptr<std::byte>(memory, [state = state_, capacity](std::byte* p) {
-            state->give_back(p, capacity);
-          }),
+  return {std::shared_ptr<std::byte>(
+              memory, [state = state_, capacity](std::byte* p) { state->give_back(p, capacity); }),
           capacity};
 }
 

@@ -127,8 +127,8 @@ error Connection::on_frame(const FrameHeader& header, std::span<const std::byte>
       if (header.type == FrameType::goodbye) {
         const auto said = parse_reject(payload);
         if (const auto manager = manager_.lock()) {
-          manager->fail_peer(peer_, {ec::node_unreachable, "node " + short_string(peer_) +
-                                                               " has left: " + said.text()});
+          manager->fail_peer(peer_, {ec::node_unreachable,
+                                     "node " + short_string(peer_) + " has left: " + said.text()});
         }
         return {ec::closed, "goodbye"};
       }
@@ -145,8 +145,7 @@ error Connection::on_hello(std::span<const std::byte> payload) {
     return hello.error();
   }
   if (hello->node != peer_) {
-    return refuse({ec::handshake_refused, "node id in the handshake (" +
-                                              short_string(hello->node) +
+    return refuse({ec::handshake_refused, "node id in the handshake (" + short_string(hello->node) +
                                               ") differs from the upgrade's"});
   }
   if (auto version = check_hello(self_, *hello); !version) {
@@ -209,14 +208,15 @@ void Connection::become_attached(std::shared_ptr<Link> link) {
   finish_handshake();
   if (phase_ != Phase::dead) {
     link_ = std::move(link);
-    reader_.set_limits(link_->frame_limits());
+    FrameLimits limits = link_->frame_limits();
+    limits.allow_unchecked = stream_->encrypted();
+    reader_.set_limits(limits);
     phase_ = Phase::attached;
   }
 }
 
 expected<std::byte*> Connection::fragment_target(const FrameHeader& header,
-                                                 const FragmentHeader& fragment,
-                                                 std::size_t size) {
+                                                 const FragmentHeader& fragment, std::size_t size) {
   if (phase_ != Phase::attached) {
     return fail(ec::malformed, "fragment during the handshake");
   }

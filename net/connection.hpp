@@ -18,8 +18,8 @@ class Connection final : public StreamSink,
  public:
   /// `peer` is who the other side claimed to be in the upgrade. A dialled connection carries the dialled
   /// address and the handler that waits for it.
-  Connection(std::weak_ptr<LinkManager> manager, Executor& executor, OpenStream opened, bool dialled,
-             std::string address, LinkManager::ConnectHandler done);
+  Connection(std::weak_ptr<LinkManager> manager, Executor& executor, OpenStream opened,
+             bool dialled, std::string address, LinkManager::ConnectHandler done);
   ~Connection() override;
 
   /// Starts reading; a dialler says `hello` at once. Without an end of the handshake within `timeout`

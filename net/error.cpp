@@ -7,10 +7,11 @@ namespace troupe {
 namespace {
 
 constexpr std::array<std::string_view, 20> names{
-    "none",          "invalid_argument", "node_unreachable",  "may_have_executed", "actor_down",
-    "would_block",   "timeout",          "malformed",         "unknown_type",      "conflict",
-    "handshake_refused", "limit_exceeded", "not_found",       "system_error",      "unauthorized",
-    "closed",        "session_lost",     "duplicate",         "exception",         "refused",
+    "none",         "invalid_argument", "node_unreachable",  "may_have_executed",
+    "actor_down",   "would_block",      "timeout",           "malformed",
+    "unknown_type", "conflict",         "handshake_refused", "limit_exceeded",
+    "not_found",    "system_error",     "unauthorized",      "closed",
+    "session_lost", "duplicate",        "exception",         "refused",
 };
 
 }  // namespace

@@ -227,6 +227,12 @@ void FaultStream::on_bytes(std::size_t count) {
 /// Under the mutex.
 void FaultStream::maybe_corrupt(std::byte* data, std::size_t count) {
   const auto flip = [&](std::size_t index) {
+    if (inner_->encrypted()) {
+      // Damage on the wire never gets past the cipher: the connection breaks instead.
+      ended_ = true;
+      inner_->close(error{ec::malformed, "fault injection: damaged record (bad MAC)"});
+      return;
+    }
     data[index] ^= static_cast<std::byte>(1U << random_.below(8));
     ++injector_->corrupted_;
   };

@@ -42,9 +42,8 @@ MutableBuffer FrameReader::window() {
   }
   compact();
   const std::size_t room = buffer_.capacity - end_;
-  return {buffer_.get() + end_, expect_fragment_ && state_ != State::payload
-                                        ? std::min(room, small_window)
-                                        : room};
+  return {buffer_.get() + end_,
+          expect_fragment_ && state_ != State::payload ? std::min(room, small_window) : room};
 }
 
 void FrameReader::compact() {
@@ -60,7 +59,9 @@ void FrameReader::compact() {
 error FrameReader::consume(std::size_t count) {
   if (window_is_target_) {
     const std::byte* from = target_ != nullptr ? target_ : discard_.get();
-    check_.update({from, count});
+    if (checked()) {
+      check_.update({from, count});
+    }
     if (target_ != nullptr) {
       target_ += count;
     }
@@ -123,7 +124,7 @@ error FrameReader::parse_payload(bool& progress) {
       return {};
     }
     const std::span<const std::byte> payload{buffer_.get() + begin_, header_.length};
-    if (checksum(payload) != header_.payload_check) {
+    if (checked() && checksum(payload) != header_.payload_check) {
       return {ec::malformed, "frame payload is damaged (checksum does not match)"};
     }
     begin_ += header_.length;
@@ -159,7 +160,9 @@ error FrameReader::parse_payload(bool& progress) {
 }
 
 error FrameReader::take_fragment_data(std::span<const std::byte> data) {
-  check_.update(data);
+  if (checked()) {
+    check_.update(data);
+  }
   if (target_ != nullptr) {
     std::memcpy(target_, data.data(), data.size());
     target_ += data.size();
@@ -173,7 +176,7 @@ error FrameReader::finish_fragment() {
   state_ = State::header;
   target_ = nullptr;
   expect_fragment_ = true;
-  if (check_.value() != header_.payload_check) {
+  if (checked() && check_.value() != header_.payload_check) {
     return {ec::malformed, "fragment is damaged (checksum does not match)"};
   }
   return handler_.on_fragment(header_, fragment_, header_.length - sizeof(FragmentHeader));

@@ -50,6 +50,7 @@ class FrameReader {
   error take_fragment_data(std::span<const std::byte> data);
   error finish_fragment();
   void compact();
+  bool checked() const noexcept { return (header_.flags & frame_flags::unchecked) == 0; }
 
   enum class State { header, payload, fragment_header, fragment_data };
 
@@ -64,8 +65,8 @@ class FrameReader {
   State state_ = State::header;
   FrameHeader header_;
   FragmentHeader fragment_;
-  std::byte* target_ = nullptr;      // next byte of fragment data, null when it is discarded
-  std::size_t fragment_left_ = 0;    // data bytes of the current fragment still to come
+  std::byte* target_ = nullptr;    // next byte of fragment data, null when it is discarded
+  std::size_t fragment_left_ = 0;  // data bytes of the current fragment still to come
   ChecksumStream check_;
   Block discard_;
 };

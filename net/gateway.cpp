@@ -37,8 +37,9 @@ expected<caf::message> message_from(const TypeRegistry& registry, const std::str
   }
   const TypeInfo* info = registry.find_name(type);
   if (info == nullptr || !info->from_json) {
-    return fail(ec::unknown_type, "\"" + type + "\" is not a type with a JSON form, or does not fit "
-                                                "the body");
+    return fail(ec::unknown_type, "\"" + type +
+                                      "\" is not a type with a JSON form, or does not fit "
+                                      "the body");
   }
   return info->from_json(body.dump());
 }
@@ -193,8 +194,7 @@ class GatewayImpl final : public Gateway, public std::enable_shared_from_this<Ga
       refuse({ec::malformed, "expected the strings \"to\" and \"type\""});
       return;
     }
-    auto content =
-        message_from(registry_, in["type"].get<std::string>(), in.value("body", json{}));
+    auto content = message_from(registry_, in["type"].get<std::string>(), in.value("body", json{}));
     if (!content) {
       refuse(content.error());
       return;
@@ -210,16 +210,16 @@ class GatewayImpl final : public Gateway, public std::enable_shared_from_this<Ga
       node = *parsed;
       to.resize(at);
     }
-    mesh_.find(node, to, std::chrono::seconds{5},
-               [session, id, content = *content,
-                weak = std::weak_ptr{client}](expected<caf::actor> target) {
-                 if (target) {
-                   caf::anon_send(session, *target, content, id.dump());
-                 } else if (const auto socket = weak.lock()) {
-                   socket->send_text(
-                       json{{"id", id}, {"error", error_json(target.error())}}.dump());
-                 }
-               });
+    mesh_.find(
+        node, to, std::chrono::seconds{5},
+        [session, id, content = *content,
+         weak = std::weak_ptr{client}](expected<caf::actor> target) {
+          if (target) {
+            caf::anon_send(session, *target, content, id.dump());
+          } else if (const auto socket = weak.lock()) {
+            socket->send_text(json{{"id", id}, {"error", error_json(target.error())}}.dump());
+          }
+        });
   }
 
   Mesh& mesh_;
@@ -236,14 +236,14 @@ std::shared_ptr<Gateway> Gateway::open(Mesh& mesh, caf::actor_system& system,
                                        const TypeRegistry& registry, Endpoint& endpoint,
                                        const std::string& path) {
   auto gateway = std::make_shared<GatewayImpl>(mesh, system, registry);
-  endpoint.on_websocket(path, [weak = std::weak_ptr{gateway}](
-                                  const std::shared_ptr<WebSocketSession>& socket) {
-    if (const auto self = weak.lock()) {
-      self->accept(socket);
-    } else {
-      socket->close(1001, "the node is shutting down");
-    }
-  });
+  endpoint.on_websocket(
+      path, [weak = std::weak_ptr{gateway}](const std::shared_ptr<WebSocketSession>& socket) {
+        if (const auto self = weak.lock()) {
+          self->accept(socket);
+        } else {
+          socket->close(1001, "the node is shutting down");
+        }
+      });
   return gateway;
 }
 

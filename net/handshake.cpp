@@ -8,6 +8,8 @@ namespace troupe::net {
 
 namespace {
 
+constexpr std::size_t max_cluster_name = 256;
+
 std::vector<std::byte> make_frame(FrameType type, const google::protobuf::MessageLite& body) {
   const std::size_t size = body.ByteSizeLong();
   std::vector<std::byte> result(sizeof(FrameHeader) + size);
@@ -68,9 +70,9 @@ expected<Hello> parse_hello(std::span<const std::byte> payload) {
       !in.ParseFromArray(payload.data(), static_cast<int>(payload.size()))) {
     return fail(ec::malformed, "handshake is not a Hello message");
   }
-  if (in.node_id().size() != 16 || in.session() == 0 || in.connection() == 0 ||
-      in.credit_size() != static_cast<int>(lane_count) || in.max_frame() < 1024 ||
-      in.max_message() < 1024 || in.version_min() > in.version_max()) {
+  if (in.node_id().size() != 16 || in.cluster().size() > max_cluster_name || in.session() == 0 ||
+      in.connection() == 0 || in.credit_size() != static_cast<int>(lane_count) ||
+      in.max_frame() < 1024 || in.max_message() < 1024 || in.version_min() > in.version_max()) {
     return fail(ec::malformed, "handshake has fields out of range");
   }
   Hello result;
@@ -82,7 +84,7 @@ expected<Hello> parse_hello(std::span<const std::byte> payload) {
   }
   result.version_min = in.version_min();
   result.version_max = in.version_max();
-  result.cluster = printable(in.cluster(), 256);
+  result.cluster = in.cluster();  // compared as it is
   result.name = printable(in.name(), 256);
   result.build = printable(in.build(), 256);
   result.address = printable(in.address(), 256);
@@ -113,7 +115,8 @@ expected<std::uint32_t> check_hello(const Hello& self, const Hello& peer) {
   if (self.cluster != peer.cluster) {
     return fail(ec::handshake_refused, "cluster names differ: this node belongs to \"" +
                                            self.cluster + "\", node " + short_string(peer.node) +
-                                           " to \"" + peer.cluster + "\"");
+                                           " to \"" + printable(peer.cluster, max_cluster_name) +
+                                           "\"");
   }
   if (self.node == peer.node) {
     return fail(ec::handshake_refused, "a node cannot be its own peer (node " +
@@ -126,8 +129,8 @@ expected<std::uint32_t> check_hello(const Hello& self, const Hello& peer) {
              h.build + ")";
     };
     return fail(ec::handshake_refused, "no common protocol version: this node speaks " +
-                                           range(self) + ", node " + short_string(peer.node) +
-                                           " " + range(peer) + "; update the older one");
+                                           range(self) + ", node " + short_string(peer.node) + " " +
+                                           range(peer) + "; update the older one");
   }
   return version;
 }

@@ -55,19 +55,19 @@ expected<std::uint32_t> check_hello(const Hello& self, const Hello& peer);
 
 /// What is known locally of the session with a peer.
 struct SessionState {
-  bool exists = false;            ///< there is a link object for the peer
-  std::uint64_t own = 0;          ///< own half of the session id
-  std::uint64_t peer = 0;         ///< peer's half, 0 before the first handshake has completed
-  bool connected = false;         ///< a connection is attached
-  std::uint64_t connection = 0;   ///< number of the newest connection
-  NodeId initiator;               ///< who dialled the attached connection
+  bool exists = false;           ///< there is a link object for the peer
+  std::uint64_t own = 0;         ///< own half of the session id
+  std::uint64_t peer = 0;        ///< peer's half, 0 before the first handshake has completed
+  bool connected = false;        ///< a connection is attached
+  std::uint64_t connection = 0;  ///< number of the newest connection
+  NodeId initiator;              ///< who dialled the attached connection
 };
 
 enum class SessionVerdict : std::uint8_t {
-  attach,      ///< use the connection for the existing session, or a new one when none exists
-  restart,     ///< the peer has lost the session: end the old one, then start afresh
-  stale,       ///< the peer refers to a session that is gone here: refuse with ec::session_lost
-  duplicate,   ///< another connection serves the session: refuse with ec::duplicate
+  attach,     ///< use the connection for the existing session, or a new one when none exists
+  restart,    ///< the peer has lost the session: end the old one, then start afresh
+  stale,      ///< the peer refers to a session that is gone here: refuse with ec::session_lost
+  duplicate,  ///< another connection serves the session: refuse with ec::duplicate
 };
 
 /// Decides what to do with a connection dialled by `initiator` (one of the two nodes) after its Hello

@@ -296,12 +296,12 @@ expected<bool> Link::check_incoming(const FrameHeader& header, std::size_t credi
   }
   if (header.sequence != last + 1) {
     return troupe::fail(ec::malformed, "frame " + std::to_string(header.sequence) +
-                                        " arrived where " + std::to_string(last + 1) +
-                                        " was expected");
+                                           " arrived where " + std::to_string(last + 1) +
+                                           " was expected");
   }
   if (receive_[header.lane].received + credit > credit_->advertised(header.lane)) {
     return troupe::fail(ec::limit_exceeded, "the peer sent more than its credit on lane " +
-                                             std::to_string(header.lane));
+                                                std::to_string(header.lane));
   }
   return true;
 }
@@ -384,8 +384,8 @@ expected<std::byte*> Link::fragment_target(const FrameHeader& header,
       try {
         lane.assembly = BlockPool::shared().allocate(fragment.total);
       } catch (const std::bad_alloc&) {
-        return troupe::fail(ec::limit_exceeded,
-                         "no memory for a message of " + std::to_string(fragment.total) + " bytes");
+        return troupe::fail(ec::limit_exceeded, "no memory for a message of " +
+                                                    std::to_string(fragment.total) + " bytes");
       }
       lane.total = fragment.total;
     }

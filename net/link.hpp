@@ -77,8 +77,8 @@ struct LinkCounters {
   std::uint64_t records_received = 0;
   std::uint64_t frames_sent = 0;
   std::uint64_t frames_received = 0;
-  std::uint64_t frames_replayed = 0;    ///< sent again after a reconnect
-  std::uint64_t frames_duplicate = 0;   ///< received again and ignored
+  std::uint64_t frames_replayed = 0;   ///< sent again after a reconnect
+  std::uint64_t frames_duplicate = 0;  ///< received again and ignored
   std::uint64_t bytes_sent = 0;
   std::uint64_t bytes_received = 0;
   std::uint64_t would_block = 0;
@@ -89,8 +89,8 @@ struct LinkCounters {
 /// A record as it arrives.
 struct Record {
   RecordHeader header;
-  std::span<const std::byte> body;     ///< 8-byte aligned within its frame or block
-  std::shared_ptr<const void> owner;   ///< keeps `body` alive; null: valid during the call only
+  std::span<const std::byte> body;    ///< 8-byte aligned within its frame or block
+  std::shared_ptr<const void> owner;  ///< keeps `body` alive; null: valid during the call only
   Lane lane = Lane::user;
 };
 
@@ -129,8 +129,7 @@ class Link : public std::enable_shared_from_this<Link> {
   /// Queues one record. `pieces` are its body; with an `owner` large ones are referenced until they
   /// are acknowledged, without one they are copied.
   SendResult send(Lane lane, RecordHeader header, std::span<const ConstBuffer> pieces,
-                  std::shared_ptr<const void> owner = nullptr,
-                  SendForce force = SendForce::none);
+                  std::shared_ptr<const void> owner = nullptr, SendForce force = SendForce::none);
 
   /// From this size of body on an owner saves a copy.
   std::size_t large_record() const noexcept { return config_.large_record; }
@@ -224,11 +223,11 @@ class Link : public std::enable_shared_from_this<Link> {
     std::deque<QueueItem> queue;
     Block arena;
     std::size_t arena_used = 0;
-    bool open = false;             // the last item is a frame that still takes records
-    std::size_t queued = 0;        // bytes not yet acknowledged, sent or not
-    std::uint64_t sent = 0;        // credit used
-    std::uint64_t credit = 0;      // credit granted by the peer
-    bool blocked = false;          // somebody was told would_block
+    bool open = false;         // the last item is a frame that still takes records
+    std::size_t queued = 0;    // bytes not yet acknowledged, sent or not
+    std::uint64_t sent = 0;    // credit used
+    std::uint64_t credit = 0;  // credit granted by the peer
+    bool blocked = false;      // somebody was told would_block
   };
 
   struct ReceiveLane {
@@ -251,7 +250,7 @@ class Link : public std::enable_shared_from_this<Link> {
   bool cut_fragment(SendLane& lane, std::size_t index);
   void commit_frame(Frame frame);
   bool has_output() const;
-  void prepare(Frame& frame);
+  void prepare(Frame& frame, bool encrypted);
   std::size_t collect(const Frame& frame, std::size_t offset, ConstBuffer* buffers,
                       std::size_t limit, std::size_t& bytes) const;
   void post_flush(Lock& lock);

@@ -403,21 +403,22 @@ void LinkManager::arm_grace(Peer& peer) {
   if (peer.grace_timer != 0) {
     return;
   }
-  peer.grace_timer = executor_.schedule(config_.link.grace, [weak = weak_from_this(), id = peer.id] {
-    const auto self = weak.lock();
-    Peer* again = self ? self->find_peer(id) : nullptr;
-    if (again == nullptr) {
-      return;
-    }
-    again->grace_timer = 0;
-    if (!again->link->session().connected) {
-      const auto seconds = std::chrono::duration<double>(self->config_.link.grace).count();
-      self->fail_peer(id, {ec::node_unreachable,
-                           "node " + short_string(id) + " could not be reached for " +
-                               std::to_string(seconds).substr(0, 5) +
-                               " s: " + again->last_error.text()});
-    }
-  });
+  peer.grace_timer =
+      executor_.schedule(config_.link.grace, [weak = weak_from_this(), id = peer.id] {
+        const auto self = weak.lock();
+        Peer* again = self ? self->find_peer(id) : nullptr;
+        if (again == nullptr) {
+          return;
+        }
+        again->grace_timer = 0;
+        if (!again->link->session().connected) {
+          const auto seconds = std::chrono::duration<double>(self->config_.link.grace).count();
+          self->fail_peer(
+              id, {ec::node_unreachable, "node " + short_string(id) + " could not be reached for " +
+                                             std::to_string(seconds).substr(0, 5) +
+                                             " s: " + again->last_error.text()});
+        }
+      });
 }
 
 void LinkManager::arm_stall_check(Peer& peer) {
@@ -456,7 +457,12 @@ void LinkManager::fail_peer(const NodeId& id, const error& reason) {
     }
   }
   if (peer->up) {
-    spdlog::info("link with node {} is down: {}", short_string(id), to_string(reason));
+    const auto counters = peer->link->counters();
+    spdlog::info(
+        "link with node {} is down: {} (sent {} records in {} frames, received {} in {}, {} "
+        "connections)",
+        short_string(id), to_string(reason), counters.records_sent, counters.frames_sent,
+        counters.records_received, counters.frames_received, counters.connections);
   }
   peer->link->fail(reason);
   for (auto& waiter : peer->waiters) {

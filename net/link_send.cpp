@@ -254,7 +254,8 @@ namespace {
 
 // The parts of `pieces` that make up [offset, offset + size) of their concatenation.
 template <class Fn>
-void slice_pieces(std::span<const ConstBuffer> pieces, std::size_t offset, std::size_t size, Fn fn) {
+void slice_pieces(std::span<const ConstBuffer> pieces, std::size_t offset, std::size_t size,
+                  Fn fn) {
   for (const auto& piece : pieces) {
     if (size == 0) {
       return;
@@ -274,7 +275,7 @@ void slice_pieces(std::span<const ConstBuffer> pieces, std::size_t offset, std::
 
 }  // namespace
 
-void Link::prepare(Frame& frame) {
+void Link::prepare(Frame& frame, bool encrypted) {
   FrameHeader header;
   if (frame.checked) {
     header = read_pod<FrameHeader>(frame.head);
@@ -283,9 +284,14 @@ void Link::prepare(Frame& frame) {
     header.type = frame.type;
     header.lane = static_cast<std::uint8_t>(frame.lane);
     header.sequence = frame.sequence;
+    if (encrypted) {
+      header.flags = frame_flags::unchecked;
+    }
     const std::span<const std::byte> inline_part{frame.head + sizeof(FrameHeader),
                                                  frame.head_size - sizeof(FrameHeader)};
-    if (frame.large) {
+    if (encrypted) {
+      // The cipher sees to it.
+    } else if (frame.large) {
       ChecksumStream check;
       check.update(inline_part);
       slice_pieces(frame.large->pieces, frame.offset, frame.data_size, [&](ConstBuffer part) {
@@ -351,7 +357,7 @@ void Link::write_loop(Lock& lock, std::size_t budget) {
     lock.unlock();
     finished = {};
     if (fresh) {
-      prepare(current_);
+      prepare(current_, stream->encrypted());
     }
     std::array<ConstBuffer, max_buffers> buffers;
     std::size_t offered = 0;

@@ -108,11 +108,11 @@ class Mesh final : public LinkObserver, public std::enable_shared_from_this<Mesh
   /// A handle for an actor of a third node; links to it when there is no link yet.
   caf::strong_actor_ptr import_foreign(const WireActor& actor);
   /// A local actor that some peer knows as `id`.
-  caf::strong_actor_ptr find_exported(std::uint64_t id) const;   // any thread
+  caf::strong_actor_ptr find_exported(std::uint64_t id) const;        // any thread
   void forget_pending(std::uint64_t requester, caf::message_id mid);  // any thread
   /// Keeps a handle that was passed on to a third node until that node can have claimed it.
-  void pin_for_handover(const caf::strong_actor_ptr& handle);    // any thread
-  std::string address_of(const NodeId& node) const;              // any thread
+  void pin_for_handover(const caf::strong_actor_ptr& handle);  // any thread
+  std::string address_of(const NodeId& node) const;            // any thread
   void peer_down(const NodeId& node, const error& reason);
 
   // LinkObserver

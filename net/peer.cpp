@@ -116,8 +116,7 @@ void Peer::stop_watching(const caf::strong_actor_ptr& actor) {
 }
 
 void Peer::attach_notifier(const caf::strong_actor_ptr& actor) {
-  actor->get()->attach(
-      caf::attachable_ptr{new DownNotifier(weak_from_this(), this, actor->id())});
+  actor->get()->attach(caf::attachable_ptr{new DownNotifier(weak_from_this(), this, actor->id())});
 }
 
 void Peer::actor_ended(std::uint64_t id, const caf::error& reason) {
@@ -363,8 +362,8 @@ SendResult Peer::send_body(Lane lane, const RecordHeader& header, EncodedBody& b
 
 void Peer::not_encoded(RemoteProxy& target, const caf::strong_actor_ptr& sender,
                        caf::message_id mid, const error& reason, caf::execution_unit* ctx) {
-  const auto count = reason == ec::unknown_type ? &shared_->counters.unknown_types
-                                                : &shared_->counters.malformed;
+  const auto count =
+      reason == ec::unknown_type ? &shared_->counters.unknown_types : &shared_->counters.malformed;
   count->fetch_add(1, std::memory_order_relaxed);
   if (mid.is_request()) {
     respond(sender, mid, make_caf_error(reason), ctx);
@@ -373,8 +372,8 @@ void Peer::not_encoded(RemoteProxy& target, const caf::strong_actor_ptr& sender,
     send_error(RecordKind::message, lane_of(target, sender, mid), 0, target.id(),
                mid.integer_value(), make_caf_error(reason));
   } else {
-    spdlog::error("message to actor {} on node {} was not sent: {}", target.id(),
-                  short_string(id_), to_string(reason));
+    spdlog::error("message to actor {} on node {} was not sent: {}", target.id(), short_string(id_),
+                  to_string(reason));
   }
 }
 
@@ -388,9 +387,9 @@ void Peer::not_sent(RemoteProxy& target, const caf::strong_actor_ptr& sender, ca
                                                    " is full; wait with Mesh::when_writable");
       break;
     case SendResult::too_large:
-      reason = make_caf_error(ec::limit_exceeded,
-                              "the message exceeds the largest that node " + short_string(id_) +
-                                  " accepts; send it as an object or in parts");
+      reason = make_caf_error(ec::limit_exceeded, "the message exceeds the largest that node " +
+                                                      short_string(id_) +
+                                                      " accepts; send it as an object or in parts");
       break;
     default:
       reason = make_caf_error(ec::node_unreachable, link_->down_reason().text());

@@ -121,9 +121,8 @@ void Peer::on_message(const Record& record, CreditToken token) {
     return;
   }
   ImportScope scope{*this};
-  auto element =
-      decode_element(*shared_->registry, record.body.subspan(prefix), record.owner, &scope, *source,
-                     mid, std::move(stages), std::move(token));
+  auto element = decode_element(*shared_->registry, record.body.subspan(prefix), record.owner,
+                                &scope, *source, mid, std::move(stages), std::move(token));
   if (!element) {
     // By way of the stage, which would otherwise answer for a dropped request.
     reject(record, stage ? stage : *source, target, element.error());
@@ -138,8 +137,8 @@ void Peer::on_message(const Record& record, CreditToken token) {
 void Peer::reject(const Record& record, const caf::strong_actor_ptr& source,
                   const caf::strong_actor_ptr& target, const error& reason) {
   const caf::message_id mid{record.header.mid & ~caf::message_id::answered_flag_mask};
-  auto& count = reason == ec::unknown_type ? shared_->counters.unknown_types
-                                           : shared_->counters.malformed;
+  auto& count =
+      reason == ec::unknown_type ? shared_->counters.unknown_types : shared_->counters.malformed;
   count.fetch_add(1, std::memory_order_relaxed);
   spdlog::warn("message from node {} to actor {} is not usable: {}", short_string(id_),
                record.header.target, to_string(reason));
@@ -301,8 +300,8 @@ void Peer::answer(std::uint64_t number, expected<caf::strong_actor_ptr> result) 
 void Peer::on_find(const Record& record) {
   const auto mesh = mesh_.lock();
   const std::string name{reinterpret_cast<const char*>(record.body.data()), record.body.size()};
-  auto entry = mesh ? mesh->published(name)
-                    : expected<Mesh::Published>{fail(ec::closed, "shutting down")};
+  auto entry =
+      mesh ? mesh->published(name) : expected<Mesh::Published>{fail(ec::closed, "shutting down")};
   if (!entry || as_proxy(entry->actor) != nullptr) {
     send_system(RecordKind::found, Lane::control, 0, 0, record.header.mid);
     return;
@@ -318,8 +317,8 @@ void Peer::on_find(const Record& record) {
 void Peer::on_found(const Record& record) {
   const auto& header = record.header;
   if (header.source == 0) {
-    answer(header.mid, fail(ec::not_found, "node " + short_string(id_) +
-                                               " has published no actor of this name"));
+    answer(header.mid, fail(ec::not_found,
+                            "node " + short_string(id_) + " has published no actor of this name"));
     return;
   }
   auto actor = import_actor(header.source, true);

@@ -1,5 +1,7 @@
 #include "net/proxy.hpp"
 
+#include <typeinfo>
+
 #include <caf/default_attachable.hpp>
 #include <caf/mailbox_element.hpp>
 #include <caf/make_message.hpp>
@@ -112,20 +114,20 @@ void ReplyStage::enqueue(caf::mailbox_element_ptr what, caf::execution_unit* ctx
   if (answered_.exchange(true)) {
     return;
   }
-  requester_->enqueue(caf::make_mailbox_element(caf::actor_cast<caf::strong_actor_ptr>(responder_),
-                                                mid_.response_id(), {},
-                                                what->move_content_to_message()),
-                      ctx);
+  requester_->enqueue(
+      caf::make_mailbox_element(caf::actor_cast<caf::strong_actor_ptr>(responder_),
+                                mid_.response_id(), {}, what->move_content_to_message()),
+      ctx);
 }
 
 void ReplyStage::on_destroy() {
   if (!answered_.exchange(true)) {
     requester_->enqueue(
-        caf::make_mailbox_element(
-            nullptr, mid_.response_id(), {},
-            caf::make_message(make_caf_error(
-                ec::may_have_executed, "the request was dropped without an answer (its receiver "
-                                       "ended, or gave up the response promise)"))),
+        caf::make_mailbox_element(nullptr, mid_.response_id(), {},
+                                  caf::make_message(make_caf_error(
+                                      ec::may_have_executed,
+                                      "the request was dropped without an answer (its receiver "
+                                      "ended, or gave up the response promise)"))),
         nullptr);
   }
   requester_.reset();
@@ -137,7 +139,9 @@ RemoteProxy* as_proxy(const caf::strong_actor_ptr& handle) {
   if (!handle || handle->nid == handle->home_system->node()) {
     return nullptr;
   }
-  return dynamic_cast<RemoteProxy*>(handle->get());
+  // The class is final, so this is all that a dynamic_cast would find out, at a fraction of its cost.
+  auto* actor = handle->get();
+  return typeid(*actor) == typeid(RemoteProxy) ? static_cast<RemoteProxy*>(actor) : nullptr;
 }
 
 }  // namespace troupe::net

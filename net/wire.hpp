@@ -27,24 +27,30 @@ enum class Lane : std::uint8_t { control = 0, user = 1 };
 inline constexpr std::size_t lane_count = 2;
 
 enum class FrameType : std::uint8_t {
-  hello = 1,    ///< dialler to acceptor: handshake.proto Hello
-  welcome = 2,  ///< acceptor to dialler: handshake.proto Hello of the acceptor
-  reject = 3,   ///< handshake.proto Reject; the connection ends
-  records = 4,  ///< whole records
-  fragment = 5, ///< FragmentHeader and a part of one record
-  ack = 6,      ///< nothing but the acknowledgement and credits in the header
-  goodbye = 7,  ///< handshake.proto Reject: the sender ends the link for good
+  hello = 1,     ///< dialler to acceptor: handshake.proto Hello
+  welcome = 2,   ///< acceptor to dialler: handshake.proto Hello of the acceptor
+  reject = 3,    ///< handshake.proto Reject; the connection ends
+  records = 4,   ///< whole records
+  fragment = 5,  ///< FragmentHeader and a part of one record
+  ack = 6,       ///< nothing but the acknowledgement and credits in the header
+  goodbye = 7,   ///< handshake.proto Reject: the sender ends the link for good
 };
+
+namespace frame_flags {
+/// The payload has no checksum, because an authenticated cipher protects the connection.
+inline constexpr std::uint16_t unchecked = 1;
+}  // namespace frame_flags
 
 /// Starts each frame.
 struct FrameHeader {
   std::uint32_t length = 0;  ///< bytes of payload that follow the header
   FrameType type = FrameType::ack;
   std::uint8_t lane = 0;
-  std::uint16_t reserved = 0;
+  std::uint16_t flags = 0;
   std::uint64_t sequence = 0;  ///< of records and fragment frames: 1, 2, …; else 0
   std::uint64_t ack = 0;       ///< highest sequence number received in order
-  std::array<std::uint64_t, lane_count> credit{};  ///< bytes the receiver may have sent in all, per lane
+  std::array<std::uint64_t, lane_count>
+      credit{};  ///< bytes the receiver may have sent in all, per lane
   std::uint32_t payload_check = 0;
   std::uint32_t header_check = 0;
 };
@@ -80,10 +86,10 @@ struct RecordHeader {
   std::uint32_t size = 0;  ///< bytes of body without padding
   RecordKind kind = RecordKind::message;
   std::uint8_t flags = 0;
-  std::uint16_t extra = 0;    ///< bytes of the foreign source in front of the body
-  std::uint64_t source = 0;   ///< actor id on the sending node, 0 for none
-  std::uint64_t target = 0;   ///< actor id on the receiving node
-  std::uint64_t mid = 0;      ///< CAF message id, or as the kind says
+  std::uint16_t extra = 0;   ///< bytes of the foreign source in front of the body
+  std::uint64_t source = 0;  ///< actor id on the sending node, 0 for none
+  std::uint64_t target = 0;  ///< actor id on the receiving node
+  std::uint64_t mid = 0;     ///< CAF message id, or as the kind says
 };
 static_assert(sizeof(RecordHeader) == 32 && std::is_trivially_copyable_v<RecordHeader>);
 
@@ -127,6 +133,7 @@ void write_frame_header(std::byte* to, FrameHeader header) noexcept;
 struct FrameLimits {
   std::size_t max_payload = (std::size_t{256} << 10U) + sizeof(FragmentHeader);
   std::size_t max_message = std::size_t{1} << 30U;
+  bool allow_unchecked = false;  ///< the stream is encrypted
 };
 
 /// Reads and checks a header. Errors: ec::malformed for a wrong check, type, lane or length.

@@ -46,8 +46,7 @@ std::unique_ptr<caf::actor_system_config> make_config(const NodeOptions& options
   config->set("scheduler.policy", caf::atom("sharing"));
   config->set("scheduler.max-throughput", std::size_t{300});
   const std::size_t cores = std::max(2U, std::thread::hardware_concurrency());
-  config->set("scheduler.max-threads",
-              options.actor_threads > 0 ? options.actor_threads : cores);
+  config->set("scheduler.max-threads", options.actor_threads > 0 ? options.actor_threads : cores);
   add_error_category(*config);
   return config;
 }
@@ -96,8 +95,8 @@ expected<std::unique_ptr<Node>> Node::start(NodeOptions options) {
   if (auto listening = node->transport_->listen(options.listen); !listening) {
     return fail(listening.error());
   }
-  node->address_ = options.advertise.empty() ? node->transport_->endpoint().address()
-                                             : options.advertise;
+  node->address_ =
+      options.advertise.empty() ? node->transport_->endpoint().address() : options.advertise;
   node->mesh_->set_address(node->address_);
   return node;
 }

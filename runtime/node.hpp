@@ -35,7 +35,7 @@ struct NodeOptions {
   std::string name = "node";
   std::string cluster = "troupe";
   NodeTls tls;
-  bool insecure = false;  ///< listen off loopback without TLS
+  bool insecure = false;          ///< listen off loopback without TLS
   std::size_t actor_threads = 0;  ///< of the actor system; 0: as many as cores, at least 2
   net::LinkConfig link;
   bool heartbeats = true;

@@ -77,6 +77,8 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 1000));
   app.add_option("--seconds", options.target_seconds, "length of one measurement")
       ->check(CLI::Range(0.001, 10.0));
+  app.add_option("--metrics", options.metrics, "only these, separated by commas (see the table)")
+      ->delimiter(',');
   app.add_option("--systems", options.systems, "only these, separated by commas")
       ->delimiter(',')
       ->check(CLI::IsMember(troupe::bench::known_systems()));

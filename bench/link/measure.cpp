@@ -202,7 +202,9 @@ expected<Results> measure(const Options& options) {
   for (int repetition = 0; repetition < options.repetitions && !contestants.empty(); ++repetition) {
     std::fprintf(stderr, "repetition %d of %d\n", repetition + 1, options.repetitions);
     for (const auto& metric : results.metrics) {
-      if (metric.name == "round_trip_p99") {
+      const auto& only = options.metrics;
+      if (metric.name == "round_trip_p99" ||
+          (!only.empty() && std::find(only.begin(), only.end(), metric.name) == only.end())) {
         continue;
       }
       if (auto done = measure_metric(contestants, metric, static_cast<std::size_t>(repetition),

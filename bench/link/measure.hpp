@@ -13,6 +13,7 @@ namespace troupe::bench {
 
 struct Options {
   std::vector<std::string> systems;
+  std::vector<std::string> metrics;  ///< only these; empty: all
   int repetitions = 5;
   /// How long one measurement of one system should take.
   double target_seconds = 0.25;

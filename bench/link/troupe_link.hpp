@@ -18,7 +18,9 @@ class MeshPacer final : public Pacer {
   MeshPacer(net::Mesh& mesh, caf::actor remote) : mesh_(mesh), remote_(std::move(remote)) {}
 
   bool ready() override { return mesh_.writable(remote_); }
-  void when_ready(std::function<void()> fn) override { mesh_.when_writable(remote_, std::move(fn)); }
+  void when_ready(std::function<void()> fn) override {
+    mesh_.when_writable(remote_, std::move(fn));
+  }
 
  private:
   net::Mesh& mesh_;

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include <CLI/CLI.hpp>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include "troupe_version.hpp"
 
@@ -52,6 +54,10 @@ void add_commands(CLI::App& app) {
 void give_up(const error& reason, int exit_code) { throw CommandFailed{reason, exit_code}; }
 
 int run(int argc, char** argv) {
+  // Standard output is for results.
+  if (!spdlog::get("troupe")) {
+    spdlog::set_default_logger(spdlog::stderr_color_mt("troupe"));
+  }
   CLI::App app{
       "Troupe composes reinforcement learning and population-based training out of actors."};
   app.name("troupe");

@@ -60,11 +60,13 @@ void keep_joining(Node& node, const std::string& address, const std::shared_ptr<
       return;
     }
     spdlog::info("waiting for {}: {}", address, result.error().text());
-    node.transport().executor(net::StreamPurpose::link).schedule(std::chrono::seconds{1}, [=, &node] {
-      if (!*stopped) {
-        keep_joining(node, address, stopped);
-      }
-    });
+    node.transport()
+        .executor(net::StreamPurpose::link)
+        .schedule(std::chrono::seconds{1}, [=, &node] {
+          if (!*stopped) {
+            keep_joining(node, address, stopped);
+          }
+        });
   });
 }
 
@@ -123,7 +125,8 @@ void run_node(const Arguments& arguments) {
 
 void add_node_command(CLI::App& app) {
   const auto arguments = std::make_shared<Arguments>();
-  auto* command = app.add_subcommand("node", "Run one process of a cluster until SIGTERM or SIGINT");
+  auto* command =
+      app.add_subcommand("node", "Run one process of a cluster until SIGTERM or SIGINT");
   arguments->node.add_to(*command);
   command->add_option("--join", arguments->join, "Nodes to link to: host:port[,host:port]")
       ->delimiter(',');

@@ -19,8 +19,9 @@ void NodeArguments::add_to(CLI::App& command, bool client) {
       ->capture_default_str();
   command.add_option("--cluster-name", cluster, "Only nodes of the same cluster talk")
       ->capture_default_str();
-  command.add_option("--tls", tls_folder,
-                     "Folder with ca.pem, NAME.pem and NAME.key as `troupe certs issue` writes them");
+  command.add_option(
+      "--tls", tls_folder,
+      "Folder with ca.pem, NAME.pem and NAME.key as `troupe certs issue` writes them");
   command.add_option("--tls-ca", tls.ca_file, "The cluster's CA, instead of --tls");
   command.add_option("--tls-cert", tls.cert_file, "This node's certificate, instead of --tls");
   command.add_option("--tls-key", tls.key_file, "This node's private key, instead of --tls");

@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 #include <caf/scoped_actor.hpp>
+#include <spdlog/spdlog.h>
 
 #include "net/caf_error.hpp"
 #include "runtime/cli/app.hpp"
@@ -28,6 +29,7 @@ struct Arguments {
 void run_ping(const Arguments& arguments) {
   using Clock = std::chrono::steady_clock;
   prepare_process();
+  spdlog::set_level(spdlog::level::err);  // the one line of a failure says it all
   auto options = arguments.node.resolve();
   options.heartbeats = false;
   auto node = Node::start(std::move(options));
@@ -37,8 +39,8 @@ void run_ping(const Arguments& arguments) {
   const auto timeout = std::chrono::milliseconds{arguments.timeout_ms};
   auto peer = (*node)->mesh().connect_wait(arguments.address, timeout);
   if (!peer) {
-    give_up(error{peer.error().code(), "cannot reach " + arguments.address + ": " +
-                                           peer.error().text()});
+    give_up(error{peer.error().code(),
+                  "cannot reach " + arguments.address + ": " + peer.error().text()});
   }
   auto echo = (*node)->mesh().find_wait(*peer, "echo", timeout);
   if (!echo) {
@@ -52,20 +54,21 @@ void run_ping(const Arguments& arguments) {
       const auto start = Clock::now();
       std::string problem;
       self->request(*echo, timeout, i)
-          .receive([&](std::uint64_t answer) {
-            if (answer != i) {
-              problem = "the answer does not match the request";
-            }
-          },
-                   [&](const caf::error& err) { problem = describe(err); });
+          .receive(
+              [&](std::uint64_t answer) {
+                if (answer != i) {
+                  problem = "the answer does not match the request";
+                }
+              },
+              [&](const caf::error& err) { problem = describe(err); });
       if (!problem.empty()) {
         give_up(error{ec::timeout, "request " + std::to_string(i) + " of " +
                                        std::to_string(arguments.count) + ": " + problem});
       }
       times.push_back(std::chrono::duration<double, std::micro>(Clock::now() - start).count());
       if (i <= 5) {
-        std::cout << "  request " << i << ": " << std::fixed << std::setprecision(0)
-                  << times.back() << " us\n";
+        std::cout << "  request " << i << ": " << std::fixed << std::setprecision(0) << times.back()
+                  << " us\n";
       }
     }
   }

@@ -1,7 +1,7 @@
 // Two real processes: what happens to requests and monitors when connections break, and when the other
 // process is killed, stopped or busy.
-#include <catch2/catch.hpp>
 #include <caf/all.hpp>
+#include <catch2/catch.hpp>
 #include <spdlog/spdlog.h>
 
 #include <atomic>
@@ -126,8 +126,8 @@ TEST_CASE("1,000,000 requests in order while the connection is cut 50 times", "[
   constexpr std::uint64_t total = 1'000'000;
   Progress progress;
   const auto target = cluster.find("counter");
-  const auto actor = cluster.node->system().spawn(requester, target, total, std::uint64_t{500},
-                                                  &progress);
+  const auto actor =
+      cluster.node->system().spawn(requester, target, total, std::uint64_t{500}, &progress);
   caf::anon_send(actor, caf::tick_atom_v);
   // Cuts at random counts of answers, so that they fall into the traffic whatever its speed.
   std::uint64_t next = 0;
@@ -137,9 +137,8 @@ TEST_CASE("1,000,000 requests in order while the connection is cut 50 times", "[
                        120s));
     cluster.node->mesh().drop_connection(cluster.peer);
     const auto before = static_cast<std::uint64_t>(cut) + 2;
-    REQUIRE(eventually([&] {
-      return cluster.node->mesh().link_counters(cluster.peer).connections >= before;
-    }));
+    REQUIRE(eventually(
+        [&] { return cluster.node->mesh().link_counters(cluster.peer).connections >= before; }));
   }
   REQUIRE(eventually([&] { return progress.done.load(); }, 200s));
   CHECK(progress.answered == total);

@@ -100,7 +100,8 @@ class Chaos {
     const auto count = 1 + random_.below(10);
     for (std::uint64_t i = 0; i < count; ++i) {
       auto& next = sent_[{from, to, static_cast<std::uint64_t>(lane)}];
-      const std::size_t size = random_.below(20) == 0 ? random_.below(200'000) : random_.below(2'000);
+      const std::size_t size =
+          random_.below(20) == 0 ? random_.below(200'000) : random_.below(2'000);
       if (nodes_[from]->send(nodes_[to]->id(), lane, next, size) == SendResult::ok) {
         ++next;
       }
@@ -159,7 +160,8 @@ class Chaos {
       for (const auto& to : nodes_) {
         if (from != to) {
           const auto link = from->link(to->id());
-          if (link && (link->queued_bytes(Lane::user) > 0 || link->queued_bytes(Lane::control) > 0)) {
+          if (link &&
+              (link->queued_bytes(Lane::user) > 0 || link->queued_bytes(Lane::control) > 0)) {
             return false;
           }
         }
@@ -208,7 +210,8 @@ class Chaos {
 
 }  // namespace
 
-TEST_CASE("200 seeds of faults: every record once, in order; same seed, same log", "[link][chaos]") {
+TEST_CASE("200 seeds of faults: every record once, in order; same seed, same log",
+          "[link][chaos]") {
   // TROUPE_SEED runs one seed alone, to replay a failure.
   const char* only = std::getenv("TROUPE_SEED");
   const std::uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
@@ -230,6 +233,6 @@ TEST_CASE("200 seeds of faults: every record once, in order; same seed, same log
   // The faults must have bitten.
   CHECK(total.connections > 10 * (last - first + 1));
   CHECK(total.replayed > 0);
-  WARN("delivered " << total.delivered << " records over " << total.connections
-                    << " connections, " << total.replayed << " frames replayed");
+  WARN("delivered " << total.delivered << " records over " << total.connections << " connections, "
+                    << total.replayed << " frames replayed");
 }

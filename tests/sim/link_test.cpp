@@ -43,7 +43,8 @@ TEST_CASE("records of all sizes arrive once, in order and intact", "[link]") {
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     REQUIRE(a.send(b.id(), Lane::user, i, sizes[i]) == SendResult::ok);
   }
-  REQUIRE(world.run_until([&] { return b.from(a.id()).numbers[user].size() == sizes.size(); }, 60s));
+  REQUIRE(
+      world.run_until([&] { return b.from(a.id()).numbers[user].size() == sizes.size(); }, 60s));
   CHECK(is_sequence(b.from(a.id()).numbers[user], 0, sizes.size()));
   CHECK(b.from(a.id()).intact);
   REQUIRE(world.run_until([&] { return a.link(b.id())->queued_bytes(Lane::user) == 0; }, 1s));

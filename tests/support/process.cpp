@@ -17,7 +17,7 @@ namespace troupe::test {
 
 using Clock = std::chrono::steady_clock;
 
-ChildProcess::ChildProcess(const std::vector<std::string>& command) {
+ChildProcess::ChildProcess(const std::vector<std::string>& command, bool with_stderr) {
   int pipes[2];
   if (pipe2(pipes, O_CLOEXEC) != 0) {
     throw std::runtime_error("pipe failed");
@@ -31,6 +31,9 @@ ChildProcess::ChildProcess(const std::vector<std::string>& command) {
   if (pid_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(pipes[1], STDOUT_FILENO);
+    if (with_stderr) {
+      dup2(pipes[1], STDERR_FILENO);
+    }
     execv(arguments[0], arguments.data());
     _exit(127);
   }
@@ -77,8 +80,8 @@ std::optional<std::string> ChildProcess::read_until(const std::string& prefix,
                                                     std::chrono::milliseconds timeout) {
   const auto deadline = Clock::now() + timeout;
   while (Clock::now() < deadline) {
-    const auto line = read_line(
-        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()));
+    const auto line =
+        read_line(std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()));
     if (!line) {
       return std::nullopt;
     }
@@ -87,6 +90,16 @@ std::optional<std::string> ChildProcess::read_until(const std::string& prefix,
     }
   }
   return std::nullopt;
+}
+
+std::string ChildProcess::read_all(std::chrono::milliseconds timeout) {
+  const auto deadline = Clock::now() + timeout;
+  std::string result;
+  while (const auto line = read_line(
+             std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()))) {
+    result += *line + "\n";
+  }
+  return result;
 }
 
 void ChildProcess::signal(int number) const { kill(pid_, number); }
@@ -128,10 +141,10 @@ std::size_t resident_bytes(pid_t pid) {
 
 std::uint64_t test_seed(const char* test) {
   const char* given = std::getenv("TROUPE_SEED");
-  const auto seed = given != nullptr
-                        ? std::strtoull(given, nullptr, 10)
-                        : static_cast<std::uint64_t>(
-                              std::chrono::system_clock::now().time_since_epoch().count() % 1000003);
+  const auto seed =
+      given != nullptr ? std::strtoull(given, nullptr, 10)
+                       : static_cast<std::uint64_t>(
+                             std::chrono::system_clock::now().time_since_epoch().count() % 1000003);
   std::printf("%s: seed %llu (repeat with TROUPE_SEED=%llu)\n", test,
               static_cast<unsigned long long>(seed), static_cast<unsigned long long>(seed));
   std::fflush(stdout);

@@ -14,8 +14,8 @@ namespace troupe::test {
 
 class ChildProcess {
  public:
-  /// Starts `command`; its standard output goes to a pipe.
-  explicit ChildProcess(const std::vector<std::string>& command);
+  /// Starts `command`; its standard output goes to a pipe, `with_stderr` its standard error too.
+  explicit ChildProcess(const std::vector<std::string>& command, bool with_stderr = false);
   ~ChildProcess();
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
@@ -23,11 +23,16 @@ class ChildProcess {
   pid_t pid() const { return pid_; }
 
   /// The next line it prints, or nothing at the end of its output or after `timeout`.
-  std::optional<std::string> read_line(std::chrono::milliseconds timeout = std::chrono::seconds{20});
+  std::optional<std::string> read_line(std::chrono::milliseconds timeout = std::chrono::seconds{
+                                           20});
 
   /// Reads lines until one starts with `prefix`; the rest of that line.
   std::optional<std::string> read_until(const std::string& prefix,
-                                        std::chrono::milliseconds timeout = std::chrono::seconds{20});
+                                        std::chrono::milliseconds timeout = std::chrono::seconds{
+                                            20});
+
+  /// All lines until the end of its output.
+  std::string read_all(std::chrono::milliseconds timeout = std::chrono::seconds{20});
 
   void signal(int number) const;
 

@@ -1,6 +1,6 @@
 // Remote actors behave as local ones: two or three nodes in this process, over real sockets.
-#include <catch2/catch.hpp>
 #include <caf/all.hpp>
+#include <catch2/catch.hpp>
 #include <spdlog/spdlog.h>
 
 #include <atomic>
@@ -215,8 +215,8 @@ TEST_CASE("delegation reaches the requester, also when the delegator dies", "[me
   pair.a->mesh().publish("home", home);
   const auto home_seen_from_b = pair.b->mesh().find_wait(pair.a->id(), "home");
   REQUIRE(home_seen_from_b);
-  const auto back = pair.remote(pair.b->system().spawn(
-      [to = *home_seen_from_b](caf::event_based_actor* self) {
+  const auto back =
+      pair.remote(pair.b->system().spawn([to = *home_seen_from_b](caf::event_based_actor* self) {
         return caf::behavior{[=](std::uint64_t number) { return self->delegate(to, number); }};
       }));
   CHECK(pair.ask<std::uint64_t>(back, std::uint64_t{5}).value() == 5);
@@ -267,10 +267,12 @@ TEST_CASE("monitors hear why a remote actor ended", "[mesh]") {
   Pair pair;
   const auto wait_down = [&](const caf::actor& target) {
     std::optional<caf::error> reason;
-    pair.self->receive([&](caf::down_msg& msg) {
-      CHECK(msg.source == target.address());
-      reason = msg.reason;
-    }, caf::after(patience) >> [] {});
+    pair.self->receive(
+        [&](caf::down_msg& msg) {
+          CHECK(msg.source == target.address());
+          reason = msg.reason;
+        },
+        caf::after(patience) >> [] {});
     return reason;
   };
   SECTION("a normal end") {
@@ -310,10 +312,12 @@ TEST_CASE("monitors hear why a remote actor ended", "[mesh]") {
     }));
     caf::anon_send_exit(actor, caf::exit_reason::kill);
     bool heard = false;
-    pair.self->receive([&](caf::down_msg& msg) {
-      heard = true;
-      CHECK(msg.reason == caf::exit_reason::kill);
-    }, caf::after(patience) >> [] {});
+    pair.self->receive(
+        [&](caf::down_msg& msg) {
+          heard = true;
+          CHECK(msg.reason == caf::exit_reason::kill);
+        },
+        caf::after(patience) >> [] {});
     CHECK(heard);
   }
 }
@@ -333,10 +337,12 @@ TEST_CASE("links across nodes end both sides, unlinked ones live on", "[mesh]") 
     pair.self->monitor(target);
     caf::error reason;
     bool heard = false;
-    pair.self->receive([&](caf::down_msg& msg) {
-      reason = msg.reason;
-      heard = true;
-    }, caf::after(patience) >> [] {});
+    pair.self->receive(
+        [&](caf::down_msg& msg) {
+          reason = msg.reason;
+          heard = true;
+        },
+        caf::after(patience) >> [] {});
     CHECK(heard);
     return reason;
   };
@@ -463,9 +469,7 @@ TEST_CASE("control actors are reached past a full user lane", "[mesh]") {
   Pair pair{start_node("b")};
   const auto gate = std::make_shared<std::atomic<bool>>(false);
   const auto slow = pair.b->system().spawn<caf::detached>([gate](caf::event_based_actor*) {
-    return caf::behavior{[gate](const net::Bytes&) {
-      eventually([&] { return gate->load(); });
-    }};
+    return caf::behavior{[gate](const net::Bytes&) { eventually([&] { return gate->load(); }); }};
   });
   const auto target = pair.remote(slow);
   const auto quick = pair.remote(pair.b->system().spawn(echo), "control", net::Lane::control);

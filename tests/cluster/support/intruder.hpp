@@ -1,5 +1,6 @@
-// Why: hostile tests need peers that speak the protocol byte by byte, right up to the point where they
-// break it: frames and records by hand, over plain blocking sockets on which every wait is bounded.
+// Why: hostile tests need peers that speak the protocol byte by byte, right up to the point where
+// they break it: frames and records by hand, over plain blocking sockets on which every wait is
+// bounded.
 // Thread-safety: functions are pure; an `Intruder` belongs to one thread.
 #pragma once
 
@@ -47,6 +48,7 @@ struct FrameFields {
   std::uint64_t sequence = 1;
   std::uint64_t ack = 0;
   std::uint64_t credit = std::uint64_t{64} << 20U;
+  std::uint16_t flags = 0;
   std::optional<std::uint32_t> length = std::nullopt;  ///< instead of the payload's
 };
 
@@ -56,6 +58,7 @@ inline std::string frame(const FrameFields& fields, const std::string& payload) 
   header.length = fields.length.value_or(static_cast<std::uint32_t>(payload.size()));
   header.type = fields.type;
   header.lane = fields.lane;
+  header.flags = fields.flags;
   header.sequence = fields.sequence;
   header.ack = fields.ack;
   header.credit.fill(fields.credit);
@@ -69,8 +72,7 @@ inline std::string frame(const FrameFields& fields, const std::string& payload) 
 inline std::string fragment(FrameFields fields, std::uint64_t total, std::uint64_t offset,
                             const std::string& data) {
   std::string payload(sizeof(net::FragmentHeader), '\0');
-  net::write_pod(reinterpret_cast<std::byte*>(payload.data()),
-                 net::FragmentHeader{total, offset});
+  net::write_pod(reinterpret_cast<std::byte*>(payload.data()), net::FragmentHeader{total, offset});
   fields.type = net::FrameType::fragment;
   return frame(fields, payload + data);
 }
@@ -191,8 +193,7 @@ class Intruder {
     std::string body;
   };
 
-  /// The next record of `kind` from the other side (behind its upgrade and welcome), or nothing. Acknowledges
-  /// nothing.
+  /// The next record of `kind` from the other side (behind its upgrade and welcome), or nothing.
   std::optional<Received> next_record(net::RecordKind kind,
                                       std::chrono::milliseconds limit = std::chrono::seconds{10}) {
     const auto stop = Clock::now() + limit;
