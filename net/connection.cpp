@@ -2,9 +2,13 @@
 
 #include <spdlog/spdlog.h>
 
+#include "net/log_limit.hpp"
+
 namespace troupe::net {
 
 namespace {
+
+LogLimit log_limit;
 
 FrameLimits handshake_limits() {
   FrameLimits limits;
@@ -60,13 +64,21 @@ void Connection::on_bytes(std::size_t count) {
   const auto keep = shared_from_this();
   if (auto err = reader_.consume(count)) {
     if (phase_ != Phase::dead) {
-      spdlog::warn("connection with node {} ({}) closed: {}", short_string(peer_),
-                   stream_->peer_address(), to_string(err));
+      log_limit.warn("connection with node {} ({}) closed: {}", short_string(peer_),
+                     stream_->peer_address(), to_string(err));
       end(err);
     }
     return;
   }
   if (phase_ == Phase::attached) {
+    const auto manager = manager_.lock();
+    if (manager && link_->overwhelmed()) {
+      manager->fail_peer(
+          peer_, {ec::limit_exceeded, "node " + short_string(peer_) +
+                                          " causes more answers than it takes: over 64 MB are not "
+                                          "acknowledged"});
+      return;
+    }
     link_->after_batch();
   }
 }
@@ -168,8 +180,8 @@ error Connection::refuse(error reason) {
   if (reason == ec::duplicate || reason == ec::session_lost) {
     spdlog::debug("refused connection of node {}: {}", short_string(peer_), to_string(reason));
   } else {
-    spdlog::warn("refused connection of node {} ({}): {}", short_string(peer_),
-                 stream_->peer_address(), to_string(reason));
+    log_limit.warn("refused connection of node {} ({}): {}", short_string(peer_),
+                   stream_->peer_address(), to_string(reason));
   }
   send_frame(reject_frame(FrameType::reject, reason));
   end(reason);

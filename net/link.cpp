@@ -197,7 +197,9 @@ error Link::drop_acked(std::uint64_t ack, std::vector<Frame>& dropped) {
   }
   while (!unacked_.empty() && unacked_.front().sequence <= ack) {
     Frame& frame = unacked_.front();
-    lanes_[static_cast<std::size_t>(frame.lane)].queued -= frame.credit();
+    SendLane& lane = lanes_[static_cast<std::size_t>(frame.lane)];
+    lane.queued -= frame.credit();
+    lane.system -= frame.system;
     dropped.push_back(std::move(frame));
     unacked_.pop_front();
     last_progress_ = executor_.now();

@@ -138,6 +138,10 @@ class Link : public std::enable_shared_from_this<Link> {
   LinkCounters counters() const;
   std::size_t queued_bytes(Lane lane) const;
 
+  /// True when system records wait for the peer's acknowledgement beyond any honest measure: it makes
+  /// this node owe answers and does not take them. The link should be ended then.
+  bool overwhelmed() const;
+
   /// True while `send` on `lane` would be accepted without force.
   bool writable(Lane lane) const;
 
@@ -205,6 +209,7 @@ class Link : public std::enable_shared_from_this<Link> {
     std::shared_ptr<LargeRecord> large;
     std::size_t offset = 0;     // of the data within the large record
     std::size_t data_size = 0;  // bytes of the large record in this frame
+    std::size_t system = 0;     // bytes of system records in this frame
     bool checked = false;       // the header holds the payload's checksum
 
     std::size_t size() const noexcept { return head_size + data_size; }
@@ -225,6 +230,7 @@ class Link : public std::enable_shared_from_this<Link> {
     std::size_t arena_used = 0;
     bool open = false;         // the last item is a frame that still takes records
     std::size_t queued = 0;    // bytes not yet acknowledged, sent or not
+    std::size_t system = 0;    // of these in small system records
     std::uint64_t sent = 0;    // credit used
     std::uint64_t credit = 0;  // credit granted by the peer
     bool blocked = false;      // somebody was told would_block

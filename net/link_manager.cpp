@@ -101,6 +101,14 @@ void LinkManager::connect(std::string address, ConnectHandler done) {
 }
 
 std::shared_ptr<Link> LinkManager::open(const NodeId& id, const std::string& address) {
+  if (find_peer(id) == nullptr) {
+    // Peers name nodes in messages: a hostile one must not make this node dial without end.
+    const auto unreached = std::count_if(peers_.begin(), peers_.end(),
+                                         [](const auto& entry) { return !entry.second->up; });
+    if (stopped_ || static_cast<std::size_t>(unreached) >= config_.max_unreached) {
+      return nullptr;
+    }
+  }
   Peer& peer = ensure_peer(id);
   if (peer.address.empty()) {
     peer.address = address;

@@ -37,6 +37,7 @@ struct LinkManagerConfig {
   /// A refused connection means that the peer's process is gone (its listener lives as long as it).
   bool refused_means_gone = true;
   std::size_t max_handshakes = 1024;  ///< incoming connections in the handshake at a time
+  std::size_t max_unreached = 256;    ///< links to nodes that were named but never reached
   std::uint64_t seed = 0;             ///< of jitter and session numbers; 0: drawn from the node id
   LinkConfig link;
 };
@@ -79,7 +80,8 @@ class LinkManager : public std::enable_shared_from_this<LinkManager> {
   void connect(std::string address, ConnectHandler done);
 
   /// The link to `peer`, made and dialled at `address` when there is none. The link is returned at once
-  /// and takes records; when the peer cannot be reached within the grace time it goes down.
+  /// and takes records; when the peer cannot be reached within the grace time it goes down. Null when
+  /// `max_unreached` links are waiting for their first connection already.
   std::shared_ptr<Link> open(const NodeId& peer, const std::string& address);
 
   /// The link to `peer`, or null.

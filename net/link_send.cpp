@@ -16,6 +16,8 @@ constexpr std::size_t max_buffers = 64;
 constexpr std::size_t turn_budget = std::size_t{4} << 20U;
 constexpr std::size_t fragment_head = sizeof(FrameHeader) + sizeof(FragmentHeader);
 constexpr std::array<std::byte, 8> zeros{};
+// System records (reports, releases) are not held back; an honest peer takes them as fast as it causes them.
+constexpr std::size_t owed_limit = std::size_t{64} << 20U;
 
 std::size_t total_size(std::span<const ConstBuffer> pieces) {
   std::size_t result = 0;
@@ -58,6 +60,10 @@ SendResult Link::send(Lane lane, RecordHeader header, std::span<const ConstBuffe
     append_large(out, header, pieces, std::move(owner));
   } else {
     append_small(out, header, pieces);
+    if (force == SendForce::system) {
+      out.queue.back().frame.system += size;
+      out.system += size;
+    }
   }
   if (stream_ && stream_writable_ && !writing_) {
     if (executor_.now() - last_write_ >= config_.idle_flush) {
@@ -461,6 +467,11 @@ bool Link::request_writable(Lane lane) {
   }
   out.blocked = out.blocked || out.queued >= config_.queue_bytes[index];
   return !out.blocked;
+}
+
+bool Link::overwhelmed() const {
+  const Lock lock{mutex_};
+  return lanes_[0].system > owed_limit || lanes_[1].system > owed_limit;
 }
 
 bool Link::writable(Lane lane) const {

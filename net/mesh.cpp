@@ -178,17 +178,14 @@ void Mesh::when_writable(const caf::actor& handle, std::function<void()> fn) {
   }
 }
 
-caf::strong_actor_ptr Mesh::import_foreign(const WireActor& actor) {
+expected<caf::strong_actor_ptr> Mesh::import_foreign(const WireActor& actor) {
   auto to = peer(actor.node);
   if (!to) {
-    if (closed_.load()) {
-      return nullptr;
-    }
     // Makes the peer through make_handler, on this thread.
-    manager_->open(actor.node, actor.address);
-    to = peer(actor.node);
-    if (!to) {
-      return nullptr;
+    if (closed_.load() || !manager_->open(actor.node, actor.address) || !(to = peer(actor.node))) {
+      return fail(ec::limit_exceeded,
+                  "too many nodes are named that were never reached; handle of node " +
+                      short_string(actor.node) + " refused");
     }
   }
   return to->import_actor(actor.id, false);

@@ -106,7 +106,8 @@ class Mesh final : public LinkObserver, public std::enable_shared_from_this<Mesh
   };
   expected<Published> published(const std::string& name) const;  // any thread
   /// A handle for an actor of a third node; links to it when there is no link yet.
-  caf::strong_actor_ptr import_foreign(const WireActor& actor);
+  /// Errors: ec::limit_exceeded, ec::closed.
+  expected<caf::strong_actor_ptr> import_foreign(const WireActor& actor);
   /// A local actor that some peer knows as `id`.
   caf::strong_actor_ptr find_exported(std::uint64_t id) const;        // any thread
   void forget_pending(std::uint64_t requester, caf::message_id mid);  // any thread

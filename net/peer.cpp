@@ -241,6 +241,14 @@ bool Peer::forget_pending(std::uint64_t requester, caf::message_id mid) {
   return true;
 }
 
+void Peer::forget_everywhere(std::uint64_t requester, caf::message_id mid) {
+  if (!forget_pending(requester, mid)) {
+    if (const auto mesh = mesh_.lock()) {
+      mesh->forget_pending(requester, mid);
+    }
+  }
+}
+
 std::size_t Peer::pending_count() const {
   const std::lock_guard lock{pending_mutex_};
   return pending_.size();
@@ -292,11 +300,36 @@ void Peer::name_source(const caf::strong_actor_ptr& sender, ExportScope& scope,
   }
 }
 
+// Who sends a message: for a request that was delegated to here, not always its sender. It carries a reply
+// stage. Back on the node it came from, that node answers for it; towards a third node the stage itself asks,
+// so that the request fails here when that node is lost, and the answer passes through.
+caf::strong_actor_ptr Peer::sender_of(const caf::mailbox_element& what, error& problem) const {
+  if (what.stages.empty()) {
+    return what.sender;
+  }
+  ReplyStage* stage = as_reply_stage(what.stages.back());
+  if (stage == nullptr || what.stages.size() > 1) {
+    problem = {ec::invalid_argument, "composed actors do not work across nodes"};
+    return what.sender;
+  }
+  const RemoteProxy* origin = as_proxy(what.sender);
+  if (origin != nullptr && origin->peer()->id() == id_) {
+    stage->hand_over();
+    return what.sender;
+  }
+  return what.stages.back();
+}
+
 void Peer::send_message(RemoteProxy& target, caf::mailbox_element_ptr what,
                         caf::execution_unit* ctx) {
   const auto& content = what->content();
   const caf::message_id mid = what->mid;
-  const caf::strong_actor_ptr sender = what->sender;
+  error problem;
+  const caf::strong_actor_ptr sender = sender_of(*what, problem);
+  if (problem) {
+    not_encoded(target, sender, mid, problem, ctx);
+    return;
+  }
   const bool from_here = sender && as_proxy(sender) == nullptr;
   if (from_here && content.size() == 1 && content.match_element<caf::exit_msg>(0) &&
       sender->get()->getf(caf::abstract_actor::is_cleaned_up_flag)) {

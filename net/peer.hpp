@@ -93,6 +93,9 @@ class Peer final : public LinkHandler, public std::enable_shared_from_this<Peer>
   /// Forgets a pending request that was answered by way of another node.
   bool forget_pending(std::uint64_t requester, caf::message_id mid);
 
+  /// The same for all peers of this node.
+  void forget_everywhere(std::uint64_t requester, caf::message_id mid);
+
   void proxy_destroyed(RemoteProxy& proxy);
   void update_pin(RemoteProxy& proxy);
   void actor_ended(std::uint64_t id, const caf::error& reason);
@@ -148,6 +151,7 @@ class Peer final : public LinkHandler, public std::enable_shared_from_this<Peer>
   void respond(const caf::strong_actor_ptr& requester, caf::message_id mid, caf::error reason,
                caf::execution_unit* ctx) const;
 
+  caf::strong_actor_ptr sender_of(const caf::mailbox_element& what, error& problem) const;
   SendResult send_body(Lane lane, const RecordHeader& header, EncodedBody& body,
                        std::span<const std::byte> prefix, caf::mailbox_element_ptr& what,
                        SendForce force);

@@ -7,10 +7,17 @@
 
 #include "net/caf_error.hpp"
 #include "net/export_scope.hpp"
+#include "net/log_limit.hpp"
 #include "net/mesh.hpp"
 #include "net/peer.hpp"
 
 namespace troupe::net {
+
+namespace {
+
+LogLimit log_limit;
+
+}  // namespace
 
 void Peer::on_record(const Record& record, CreditToken token) {
   switch (record.header.kind) {
@@ -38,13 +45,13 @@ void Peer::on_record(const Record& record, CreditToken token) {
       return;
     case RecordKind::undeliverable:
       shared_->counters.undeliverable.fetch_add(1, std::memory_order_relaxed);
-      spdlog::warn("node {} could not deliver a message to its actor {}: {}", short_string(id_),
-                   record.header.source, describe(read_error(record)));
+      log_limit.warn("node {} could not deliver a message to its actor {}: {}", short_string(id_),
+                     record.header.source, describe(read_error(record)));
       return;
   }
   shared_->counters.malformed.fetch_add(1, std::memory_order_relaxed);
-  spdlog::warn("node {} sent a record of unknown kind {}", short_string(id_),
-               static_cast<int>(record.header.kind));
+  log_limit.warn("node {} sent a record of unknown kind {}", short_string(id_),
+                 static_cast<int>(record.header.kind));
 }
 
 // -- messages ------------------------------------------------------------------------------------------
@@ -93,10 +100,9 @@ void Peer::on_message(const Record& record, CreditToken token) {
     reject(record, *source, target, {ec::malformed, "stream messages do not cross nodes"});
     return;
   }
-  if (mid.is_response() && !forget_pending(header.target, mid)) {
-    if (const auto mesh = mesh_.lock()) {
-      mesh->forget_pending(header.target, mid);
-    }
+  // Only for an actor that this peer may address: it must not settle other people's requests.
+  if (mid.is_response() && target) {
+    forget_everywhere(header.target, mid);
   }
   if (!target) {
     shared_->counters.no_target.fetch_add(1, std::memory_order_relaxed);
@@ -110,8 +116,8 @@ void Peer::on_message(const Record& record, CreditToken token) {
   if (mid.is_request() && *source) {
     caf::actor_config config;
     stage = caf::make_actor<ReplyStage, caf::strong_actor_ptr>(
-        shared_->system->next_actor_id(), shared_->system->node(), shared_->system, config, *source,
-        caf::actor_cast<caf::actor_addr>(target), mid);
+        shared_->system->next_actor_id(), shared_->system->node(), shared_->system, config,
+        shared_from_this(), *source, caf::actor_cast<caf::actor_addr>(target), mid);
     stages.push_back(stage);
   }
   const std::size_t prefix =
@@ -140,8 +146,8 @@ void Peer::reject(const Record& record, const caf::strong_actor_ptr& source,
   auto& count =
       reason == ec::unknown_type ? shared_->counters.unknown_types : shared_->counters.malformed;
   count.fetch_add(1, std::memory_order_relaxed);
-  spdlog::warn("message from node {} to actor {} is not usable: {}", short_string(id_),
-               record.header.target, to_string(reason));
+  log_limit.warn("message from node {} to actor {} is not usable: {}", short_string(id_),
+                 record.header.target, to_string(reason));
   if (mid.is_stream_message()) {
     return;
   }

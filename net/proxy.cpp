@@ -103,9 +103,11 @@ void RemoteProxy::kill_proxy(caf::execution_unit* ctx, caf::error reason) {
 
 // -- ReplyStage ------------------------------------------------------------------------------------------
 
-ReplyStage::ReplyStage(caf::actor_config& cfg, caf::strong_actor_ptr requester,
-                       caf::actor_addr responder, caf::message_id mid)
+ReplyStage::ReplyStage(caf::actor_config& cfg, std::shared_ptr<Peer> peer,
+                       caf::strong_actor_ptr requester, caf::actor_addr responder,
+                       caf::message_id mid)
     : caf::monitorable_actor(cfg),
+      peer_(std::move(peer)),
       requester_(std::move(requester)),
       responder_(std::move(responder)),
       mid_(mid) {}
@@ -113,6 +115,11 @@ ReplyStage::ReplyStage(caf::actor_config& cfg, caf::strong_actor_ptr requester,
 void ReplyStage::enqueue(caf::mailbox_element_ptr what, caf::execution_unit* ctx) {
   if (answered_.exchange(true)) {
     return;
+  }
+  if (as_proxy(requester_) == nullptr) {
+    // A request of this node that came back by delegation: its answer never crosses the link on
+    // which it is pending.
+    peer_->forget_everywhere(requester_->id(), mid_);
   }
   requester_->enqueue(
       caf::make_mailbox_element(caf::actor_cast<caf::strong_actor_ptr>(responder_),
@@ -132,6 +139,14 @@ void ReplyStage::on_destroy() {
   }
   requester_.reset();
   caf::monitorable_actor::on_destroy();
+}
+
+ReplyStage* as_reply_stage(const caf::strong_actor_ptr& handle) {
+  if (!handle) {
+    return nullptr;
+  }
+  auto* actor = handle->get();
+  return typeid(*actor) == typeid(ReplyStage) ? static_cast<ReplyStage*>(actor) : nullptr;
 }
 
 RemoteProxy* as_proxy(const caf::strong_actor_ptr& handle) {

@@ -69,19 +69,26 @@ class RemoteProxy final : public caf::actor_proxy {
 /// The last stage of a request that came over a link: passes the response on, once.
 class ReplyStage final : public caf::monitorable_actor {
  public:
-  ReplyStage(caf::actor_config& cfg, caf::strong_actor_ptr requester, caf::actor_addr responder,
-             caf::message_id mid);
+  ReplyStage(caf::actor_config& cfg, std::shared_ptr<Peer> peer, caf::strong_actor_ptr requester,
+             caf::actor_addr responder, caf::message_id mid);
+
+  /// The request goes back to the node that it came from, which answers for it from now on.
+  void hand_over() noexcept { answered_.store(true); }
 
   void enqueue(caf::mailbox_element_ptr what, caf::execution_unit* ctx) override;
   void on_destroy() override;
   const char* name() const override { return "reply"; }
 
  private:
+  std::shared_ptr<Peer> peer_;
   caf::strong_actor_ptr requester_;
   caf::actor_addr responder_;  // weak: the responder may hold us
   caf::message_id mid_;
   std::atomic<bool> answered_{false};
 };
+
+/// The reply stage behind a handle, or null.
+ReplyStage* as_reply_stage(const caf::strong_actor_ptr& handle);
 
 /// The proxy behind a handle, or null for a local actor.
 RemoteProxy* as_proxy(const caf::strong_actor_ptr& handle);

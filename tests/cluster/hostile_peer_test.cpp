@@ -475,9 +475,8 @@ TEST_CASE("a peer that sends more than its credit loses its connection", "[clust
   victim.check_unharmed();
 }
 
-// Hidden until the link bounds what a peer makes it owe: run with "[owed]".
 TEST_CASE("a peer that asks for answers and acknowledges none does not fill the memory",
-          "[.][owed][cluster]") {
+          "[owed][cluster]") {
   Victim victim;
   Guest guest{victim, 1};
   RecordHeader header;

@@ -219,7 +219,49 @@ TEST_CASE("delegation reaches the requester, also when the delegator dies", "[me
       pair.remote(pair.b->system().spawn([to = *home_seen_from_b](caf::event_based_actor* self) {
         return caf::behavior{[=](std::uint64_t number) { return self->delegate(to, number); }};
       }));
-  CHECK(pair.ask<std::uint64_t>(back, std::uint64_t{5}).value() == 5);
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    REQUIRE(pair.ask<std::uint64_t>(back, i).value_or(9999) == i);
+  }
+  CHECK(eventually([&] { return pair.a->mesh().table_sizes(pair.b->id()).pending == 0; }));
+  // Through b to a third node, which then is lost.
+  auto c = start_node("c");
+  REQUIRE(c->mesh().connect_wait(pair.b->address()));
+  const auto far =
+      c->system().spawn([](caf::stateful_actor<std::vector<caf::response_promise>>* self) {
+        return caf::behavior{
+            [](std::uint64_t number) { return number; },
+            [=](const std::string&) {
+              self->state.push_back(self->make_response_promise());
+              return self->state.back();
+            },
+        };
+      });
+  c->mesh().publish("far", far);
+  const auto far_seen_from_b = pair.b->mesh().find_wait(c->id(), "far");
+  REQUIRE(far_seen_from_b);
+  const auto relay =
+      pair.remote(pair.b->system().spawn([to = *far_seen_from_b](caf::event_based_actor* self) {
+        return caf::behavior{
+            [=](std::uint64_t number) { return self->delegate(to, number); },
+            [=](const std::string& text) { return self->delegate(to, text); },
+        };
+      }));
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    REQUIRE(pair.ask<std::uint64_t>(relay, i).value_or(9999) == i);
+  }
+  CHECK(eventually([&] {
+    return pair.b->mesh().table_sizes(c->id()).pending == 0 &&
+           pair.b->mesh().table_sizes(c->id()).exports <= 1;
+  }));
+  auto lost = pair.self->request(relay, patience, std::string{"never answered"});
+  REQUIRE(eventually([&] { return pair.b->mesh().table_sizes(c->id()).pending == 1; }));
+  c->mesh().unpublish("far");
+  c->mesh().shutdown();
+  caf::error reason;
+  lost.receive([](const std::string&) {}, [&](const caf::error& err) { reason = err; });
+  CHECK(reason == ec::may_have_executed);
+  caf::anon_send_exit(far, caf::exit_reason::kill);
+  c->stop();
   pair.a->mesh().unpublish("home");
   caf::anon_send_exit(home, caf::exit_reason::user_shutdown);
   caf::anon_send_exit(worker, caf::exit_reason::user_shutdown);
