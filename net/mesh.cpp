@@ -275,7 +275,7 @@ void Mesh::shutdown(Duration deadline) {
       manager->stop(reason);
       slot->set(true);
     });
-    if (!slot->wait(deadline, "ending the links")) {
+    if (deadline > Duration::zero() && !slot->wait(deadline, "ending the links")) {
       spdlog::warn("the links were not ended within the deadline");
     }
   }

@@ -94,8 +94,8 @@ class Mesh final : public LinkObserver, public std::enable_shared_from_this<Mesh
   /// Ends the link to `node` for good.
   void disconnect(const NodeId& node, const error& reason);
 
-  /// Says goodbye to all peers and kills all proxies. Blocks for at most `deadline`; on a simulated
-  /// transport it is immediate. Later calls fail with ec::closed.
+  /// Says goodbye to all peers and kills all proxies. Blocks for at most `deadline`; with zero it only
+  /// starts (on a simulated transport, where nothing runs meanwhile). Later calls fail with ec::closed.
   void shutdown(Duration deadline = std::chrono::seconds{5});
 
   // -- for peers (executor's thread unless stated) ---------------------------------------------------

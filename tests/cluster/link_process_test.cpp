@@ -286,6 +286,7 @@ TEST_CASE("nothing grows over a million short-lived remote actors", "[cluster]")
   const auto driver = cluster.node->system().spawn([&, factory](caf::event_based_actor* self) {
     const auto left = std::make_shared<std::uint64_t>(total);
     const auto next = std::make_shared<std::function<void()>>();
+    self->attach_functor([next] { *next = nullptr; });  // it holds itself
     *next = [=, &finished, &failed] {
       if (*left == 0) {
         return;
