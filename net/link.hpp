@@ -46,7 +46,8 @@ struct LinkConfig {
   /// … unless this much has been received.
   std::size_t ack_bytes = std::size_t{1} << 20U;
   /// A record is written by the sending thread itself when nothing was written for this long;
-  /// otherwise the I/O thread collects what comes.
+  /// otherwise the I/O thread collects what comes. While collecting pays (the last frame held several
+  /// records) it takes five times as long.
   Duration idle_flush = std::chrono::microseconds{20};
 };
 
@@ -219,6 +220,7 @@ class Link : public std::enable_shared_from_this<Link> {
   };
 
   struct QueueItem {
+    std::size_t records = 1;
     Frame frame;                         // of small records, or …
     std::shared_ptr<LargeRecord> large;  // … a large one, of which
     std::size_t offset = 0;              // this much has been cut off
@@ -251,6 +253,7 @@ class Link : public std::enable_shared_from_this<Link> {
                     std::shared_ptr<const void> owner);
   std::byte* reserve(SendLane& lane, std::size_t size);
   void write_loop(Lock& lock, std::size_t budget);
+  bool quiet() const;
   bool pick_frame();
   bool pick_from_lane(SendLane& lane, std::size_t index);
   bool cut_fragment(SendLane& lane, std::size_t index);
@@ -301,6 +304,7 @@ class Link : public std::enable_shared_from_this<Link> {
   std::size_t current_offset_ = 0;
   bool has_current_ = false;
   TimePoint last_write_{};
+  std::size_t last_records_ = 1;  // in the frame of small records that was picked last
   TimePoint last_progress_{};  // when the oldest frame began to wait, or the last acknowledgement
   std::uint64_t peer_session_ = 0;
   std::uint64_t connection_ = 0;

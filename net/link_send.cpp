@@ -66,7 +66,7 @@ SendResult Link::send(Lane lane, RecordHeader header, std::span<const ConstBuffe
     }
   }
   if (stream_ && stream_writable_ && !writing_) {
-    if (executor_.now() - last_write_ >= config_.idle_flush) {
+    if (quiet()) {
       write_loop(lock, 1);
     } else if (!flush_posted_) {
       post_flush(lock);
@@ -96,6 +96,7 @@ void Link::append_small(SendLane& lane, const RecordHeader& header,
         lane.arena.capacity - lane.arena_used >= size) {
       to = reserve(lane, size);
       frame.head_size += size;
+      ++lane.queue.back().records;
     }
   }
   if (to == nullptr) {
@@ -155,6 +156,11 @@ bool Link::has_output() const {
          !lanes_[1].queue.empty() || ack_due_;
 }
 
+bool Link::quiet() const {
+  const auto idle = executor_.now() - last_write_;
+  return idle >= (last_records_ <= 2 ? config_.idle_flush : config_.idle_flush * 5);
+}
+
 bool Link::pick_frame() {
   if (next_unsent_ < next_sequence_ && !unacked_.empty()) {
     // After a reconnect: once more what the peer has not received.
@@ -198,6 +204,7 @@ bool Link::pick_from_lane(SendLane& lane, std::size_t index) {
     return false;
   }
   Frame frame = std::move(item.frame);
+  last_records_ = item.records;
   lane.queue.pop_front();
   if (lane.queue.empty()) {
     lane.open = false;
