@@ -64,8 +64,10 @@ void Connection::on_bytes(std::size_t count) {
   const auto keep = shared_from_this();
   if (auto err = reader_.consume(count)) {
     if (phase_ != Phase::dead) {
-      log_limit.warn("connection with node {} ({}) closed: {}", short_string(peer_),
-                     stream_->peer_address(), to_string(err));
+      if (!(err == ec::closed)) {  // a goodbye is none of the surprises
+        log_limit.warn("connection with node {} ({}) closed: {}", short_string(peer_),
+                       stream_->peer_address(), to_string(err));
+      }
       end(err);
     }
     return;
