@@ -114,7 +114,9 @@ std::vector<std::byte> encoded(const caf::type_erased_tuple& content, HandleCode
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   // A block of exactly this size, so that AddressSanitizer sees a read beyond it.
   const std::shared_ptr<std::byte[]> block{new std::byte[size]};
-  std::memcpy(block.get(), data, size);
+  if (size > 0) {
+    std::memcpy(block.get(), data, size);
+  }
   const std::span<const std::byte> body{block.get(), size};
   NoHandles handles;
   DecodeLimits limits;
