@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "net/heartbeat_connection.hpp"
+#include "net/heartbeat_record.hpp"
 #include "net/philox.hpp"
 
 namespace troupe::net {
@@ -14,16 +16,15 @@ namespace {
 constexpr std::uint32_t jitter_role = 0x48425254U;
 /// Connections to one peer at a time: one each way, and one that replaces a dead one.
 constexpr std::size_t connections_per_peer = 3;
-constexpr std::size_t round_trips = 128;
-
-/// What `stats` reads; under the core's mutex.
-struct Record {
-  explicit Record(const PhiConfig& config) : phi(config) {}
-  HeartbeatStats stats;
-  PhiEstimator phi;
-  std::vector<Duration> rtt;
-  std::size_t rtt_next = 0;
-};
+/// An answer travels with the next ping when that is due within this, else on its own.
+constexpr Duration longest_hold = std::chrono::milliseconds{500};
+/// Ticks of all processes on a host fall on a grid of this many points per interval: those that wake
+/// at the same point share what waking a processor costs (measured in docs/heartbeats.md).
+constexpr int ticks_grid = 16;
+/// A lost connection is dialled anew within this, so that a killed process is soon seen to be gone.
+constexpr Duration quick_redial = std::chrono::milliseconds{10};
+/// A tick that comes later than this and than an interval: this process stood still.
+constexpr Duration stood_still_for = std::chrono::milliseconds{250};
 
 struct Peer {
   std::string address;
@@ -31,11 +32,19 @@ struct Peer {
   bool dialling = false;
   /// Number of the last dial; the answer to an older one is not wanted any more.
   std::uint64_t dial = 0;
+  /// Why the last dial failed.
+  std::string problem;
   std::vector<HeartbeatConnectionPtr> connections;
   HeartbeatConnectionPtr current;
-  TimerId tick = 0;
   TimerId redial = 0;
   Duration backoff{0};
+  /// No quick dial before this: a peer that takes connections and drops them is not hammered.
+  TimePoint next_quick;
+  /// From when on silence counts.
+  TimePoint quiet_since;
+  std::optional<HeartbeatVerdict> verdict;
+  /// Under the core's mutex.
+  HeartbeatRecord* record = nullptr;
 };
 
 }  // namespace
@@ -62,7 +71,16 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
       return;
     }
     Peer& peer = obtain(id);
-    peer.watched = true;
+    if (peer.watched && peer.address == address) {
+      return;
+    }
+    if (!peer.watched) {
+      peer.watched = true;
+      peer.quiet_since = executor.now();
+    }
+    // What a dial to the address before comes to says nothing about this one.
+    peer.dialling = false;
+    peer.dial = ++dials_;
     peer.address = std::move(address);
     dial_if_needed(id);
   }
@@ -94,7 +112,6 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
       const std::lock_guard lock(mutex_);
       records_.erase(id);
     }
-    executor.cancel(peer.tick);
     executor.cancel(peer.redial);
     for (const auto& connection : peer.connections) {
       connection->close(error{ec::closed, "heartbeat: the node is no longer watched"});
@@ -107,6 +124,31 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
       const NodeId id = peers_.begin()->first;
       forget(id);
     }
+    executor.cancel(tick_);
+    tick_ = 0;
+  }
+
+  void allow(std::function<bool(const NodeId&)> allow) { config_.allow = std::move(allow); }
+
+  /// Any thread: what `is_watched` tells, ahead of the executor.
+  void want(const NodeId& id, bool wanted) {
+    const std::lock_guard lock(mutex_);
+    if (!wanted) {
+      wanted_.erase(id);
+    } else if (!closed_ && id != self_) {
+      wanted_.insert(id);
+    }
+  }
+
+  void want_none() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    wanted_.clear();
+  }
+
+  bool wanted(const NodeId& id) const {
+    const std::lock_guard lock(mutex_);
+    return wanted_.count(id) != 0;
   }
 
   std::optional<HeartbeatStats> stats(const NodeId& id) const {
@@ -116,24 +158,7 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
     if (found == records_.end()) {
       return std::nullopt;
     }
-    const Record& record = found->second;
-    HeartbeatStats result = record.stats;
-    result.phi = record.phi.phi(now);
-    if (result.last_heard && now > *result.last_heard) {
-      result.missed = static_cast<std::uint64_t>((now - *result.last_heard) / config_.interval);
-    }
-    if (!record.rtt.empty()) {
-      std::vector<Duration> sorted = record.rtt;
-      std::sort(sorted.begin(), sorted.end());
-      Duration sum{0};
-      for (const Duration rtt : sorted) {
-        sum += rtt;
-      }
-      result.rtt_mean = sum / static_cast<Duration::rep>(sorted.size());
-      result.rtt_p99 = sorted[(sorted.size() * 99 - 1) / 100];
-      result.rtt_max = sorted.back();
-    }
-    return result;
+    return found->second.summary(now, config_.interval);
   }
 
   std::vector<NodeId> peers() const {
@@ -152,37 +177,27 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
 
   // -- told by the connections --------------------------------------------------------------------
 
-  void on_ping(const HeartbeatConnectionPtr& connection) override {
+  void on_heard(const HeartbeatConnectionPtr& connection, const HeartbeatHeard& heard) override {
     if (!alive(connection)) {
       return;
     }
+    Peer& peer = peers_.at(connection->peer());
     const TimePoint now = executor.now();
-    const std::lock_guard lock(mutex_);
-    Record& record = records_.at(connection->peer());
-    if (connection->pinged) {
-      record.phi.heartbeat(now);
-    } else {
-      // The gap between two connections says nothing about the rhythm of pings.
-      record.phi.restart(now);
-      connection->pinged = true;
+    const bool pinged = heard.ping && reply(*connection, now);
+    {
+      const std::lock_guard lock(mutex_);
+      HeartbeatRecord& record = *peer.record;
+      record.stats.last_heard = now;
+      if (heard.ping) {
+        record.note_ping(now, connection->pings_heard());
+      }
+      if (heard.answer) {
+        record.note_answer(heard);
+      }
+      record.stats.pings_sent += pinged ? 1U : 0U;
     }
-    record.stats.last_heard = now;
-    ++record.stats.pings_received;
-  }
-
-  void on_pong(const HeartbeatConnectionPtr& connection, Duration round_trip) override {
-    if (!alive(connection)) {
-      return;
-    }
-    const std::lock_guard lock(mutex_);
-    Record& record = records_.at(connection->peer());
-    record.stats.last_heard = executor.now();
-    record.stats.rtt_last = round_trip;
-    if (record.rtt.size() < round_trips) {
-      record.rtt.push_back(round_trip);
-    } else {
-      record.rtt[record.rtt_next] = round_trip;
-      record.rtt_next = (record.rtt_next + 1) % round_trips;
+    if (peer.verdict != HeartbeatVerdict::alive) {
+      report(connection->peer(), peer, HeartbeatVerdict::alive, "heard again");
     }
   }
 
@@ -209,10 +224,8 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
       set_connected(id, false);
     }
     if (peer.connections.empty()) {
-      executor.cancel(peer.tick);
-      peer.tick = 0;
       if (peer.watched) {
-        redial_later(id);
+        redial_lost(id, peer, was_current);
       } else if (!peer.dialling) {
         const std::lock_guard lock(mutex_);
         records_.erase(id);
@@ -231,9 +244,72 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
     const auto [position, added] = peers_.try_emplace(id);
     if (added) {
       const std::lock_guard lock(mutex_);
-      records_.emplace(id, Record{config_.phi});
+      position->second.record = &records_.emplace(id, HeartbeatRecord{config_.phi}).first->second;
+    }
+    if (tick_ == 0) {
+      tick_due_ = executor.now();
+      tick_due_ -= tick_due_.time_since_epoch() % (config_.interval / ticks_grid);
+      schedule_tick();
     }
     return position->second;
+  }
+
+  /// A ping is answered with a ping of our own when that is due soon: then the answer, both pings and
+  /// TCP's acknowledgement need one packet each way, and this process need not wake again for them.
+  /// True when a ping went out.
+  bool reply(HeartbeatConnection& connection, TimePoint now) {
+    if (ping_due(connection, now)) {
+      return connection.ping();
+    }
+    // The first answer is not held back: whoever has just joined wants to be confirmed.
+    if (connection.pings_heard() == 1 || tick_due_ - now > longest_hold) {
+      connection.answer();
+    }
+    return false;
+  }
+
+  bool ping_due(const HeartbeatConnection& connection, TimePoint now) const {
+    return now - connection.pinged() >= config_.interval / 2;
+  }
+
+  // -- verdicts -----------------------------------------------------------------------------------
+
+  void report(const NodeId& id, Peer& peer, HeartbeatVerdict verdict, const std::string& reason) {
+    if (!peer.watched || peer.verdict == verdict) {
+      return;
+    }
+    const bool first = !peer.verdict;
+    peer.verdict = verdict;
+    if (config_.on_verdict) {
+      config_.on_verdict(id, verdict,
+                         first && verdict == HeartbeatVerdict::alive ? "heard" : reason);
+    }
+  }
+
+  /// Whether a watched peer has been silent for too long. Who is gone stays so until it is heard.
+  void judge(const NodeId& id, Peer& peer, TimePoint now) {
+    if (!peer.watched || (peer.verdict && *peer.verdict != HeartbeatVerdict::alive)) {
+      return;
+    }
+    std::string suspicion;
+    {
+      const std::lock_guard lock(mutex_);
+      suspicion = peer.record->suspicion(now, peer.quiet_since, config_);
+    }
+    if (!suspicion.empty()) {
+      const bool cannot_dial = peer.connections.empty() && !peer.problem.empty();
+      report(id, peer, HeartbeatVerdict::suspect,
+             suspicion + (cannot_dial ? " (" + peer.problem + ")" : ""));
+    }
+  }
+
+  /// This node itself stood still: what it has not heard meanwhile says nothing about its peers.
+  void forgive(Peer& peer, TimePoint now) {
+    peer.quiet_since = now;
+    const std::lock_guard lock(mutex_);
+    if (peer.record->stats.pings_received > 0) {
+      peer.record->phi.restart(now);
+    }
   }
 
   void set_connected(const NodeId& id, bool connected) {
@@ -272,28 +348,54 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
       }
       return;
     }
-    found->second.dialling = false;
-    if (open && open->peer != id) {
-      open->stream->close(
-          error{ec::conflict, "heartbeat: another node answers at " + found->second.address});
-      redial_later(id);
-    } else if (open) {
+    Peer& peer = found->second;
+    peer.dialling = false;
+    if (open && open->peer == id) {
+      peer.problem.clear();
       add(id, std::move(*open), true);
-    } else {
-      redial_later(id);
+      return;
     }
+    const bool refused = !open && open.error().code() == ec::refused;
+    if (open) {
+      peer.problem = "another node answers at " + peer.address;
+      open->stream->close(error{ec::conflict, "heartbeat: " + peer.problem});
+    } else {
+      peer.problem = refused ? "nothing listens at " + peer.address : open.error().text();
+    }
+    // A connection that the peer has dialled meanwhile proves more than its address does.
+    if ((open || refused) && peer.connections.empty()) {
+      report(id, peer, HeartbeatVerdict::gone, peer.problem + (refused ? " any more" : ""));
+    }
+    redial_later(id);
+  }
+
+  /// The first dial after a connection that worked comes at once, the others with back-off.
+  void redial_lost(const NodeId& id, Peer& peer, bool worked) {
+    const TimePoint now = executor.now();
+    if (!worked || now < peer.next_quick) {
+      redial_later(id);
+      return;
+    }
+    peer.next_quick = now + config_.interval;
+    redial_in(id, Duration{static_cast<Duration::rep>(
+                      random_.below(static_cast<std::uint64_t>(quick_redial.count())))});
   }
 
   void redial_later(const NodeId& id) {
+    Peer& peer = peers_.at(id);
+    peer.backoff = std::clamp(peer.backoff * 2, config_.backoff_first, config_.backoff_most);
+    const double factor = 0.5 + random_.uniform();
+    const Duration wait{
+        static_cast<Duration::rep>(static_cast<double>(peer.backoff.count()) * factor)};
+    redial_in(id, wait);
+  }
+
+  void redial_in(const NodeId& id, Duration wait) {
     Peer& peer = peers_.at(id);
     if (!peer.watched || peer.dialling || peer.redial != 0 || !peer.connections.empty() ||
         peer.address.empty()) {
       return;
     }
-    peer.backoff = std::clamp(peer.backoff * 2, config_.backoff_first, config_.backoff_most);
-    const double factor = 0.5 + random_.uniform();
-    const Duration wait{
-        static_cast<Duration::rep>(static_cast<double>(peer.backoff.count()) * factor)};
     peer.redial = executor.schedule(wait, [weak = weak_from_this(), id] {
       const auto core = weak.lock();
       if (core && core->peers_.count(id) != 0) {
@@ -315,42 +417,61 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
         weak_from_this(), executor, std::move(open), dialled_here, config_.frames_per_second);
     peer.connections.push_back(connection);
     connection->start();
-    send_ping(connection);
-    if (peer.tick == 0) {
-      schedule_tick(id, peer);
-    }
-  }
-
-  void send_ping(const HeartbeatConnectionPtr& connection) {
     if (connection->ping()) {
       const std::lock_guard lock(mutex_);
-      ++records_.at(connection->peer()).stats.pings_sent;
+      ++peer.record->stats.pings_sent;
     }
   }
 
-  void schedule_tick(const NodeId& id, Peer& peer) {
-    peer.tick = executor.schedule(config_.interval, [weak = weak_from_this(), id] {
+  // -- the tick: one timer for all peers ----------------------------------------------------------
+
+  /// Keeps the rhythm, whatever the work takes; ticks that were missed are left out.
+  void schedule_tick() {
+    const TimePoint now = executor.now();
+    tick_due_ += config_.interval;
+    if (tick_due_ <= now) {
+      tick_due_ = now + config_.interval;
+    }
+    tick_ = executor.schedule(tick_due_ - now, [weak = weak_from_this()] {
       if (const auto core = weak.lock()) {
-        core->tick(id);
+        core->tick();
       }
     });
   }
 
-  void tick(const NodeId& id) {
-    const auto found = peers_.find(id);
-    if (found == peers_.end()) {
-      return;
+  void tick() {
+    tick_ = 0;
+    if (peers_.empty()) {
+      return;  // The next peer starts it again.
     }
     const TimePoint now = executor.now();
-    for (const auto& connection : found->second.connections) {
-      if (now - connection->heard() >= config_.silence) {
-        connection->close(
-            error{ec::timeout, "heartbeat: nothing heard of " + short_string(id) + " in time"});
+    const bool stood_still = now - tick_due_ > std::max(config_.interval, stood_still_for);
+    for (auto& [id, peer] : peers_) {
+      send_pings(peer, now, stood_still ? TimePoint::min() : now - config_.silence);
+      if (stood_still) {
+        forgive(peer, now);
       } else {
-        send_ping(connection);
+        judge(id, peer, now);
       }
     }
-    schedule_tick(id, found->second);
+    schedule_tick();
+  }
+
+  /// Pings on the connections that were heard after `oldest`, and closes the others.
+  void send_pings(Peer& peer, TimePoint now, TimePoint oldest) {
+    std::uint64_t sent = 0;
+    for (const auto& connection : peer.connections) {
+      if (connection->heard() <= oldest) {
+        connection->close(error{ec::timeout, "heartbeat: nothing heard of " +
+                                                 short_string(connection->peer()) + " in time"});
+      } else if (ping_due(*connection, now) && connection->ping()) {
+        ++sent;
+      }
+    }
+    if (sent > 0) {
+      const std::lock_guard lock(mutex_);
+      peer.record->stats.pings_sent += sent;
+    }
   }
 
   /// A valid frame arrived on `connection`: decides whether it is the one to keep. False when it is
@@ -408,10 +529,14 @@ class Heartbeats::Core final : public HeartbeatOwner, public std::enable_shared_
   bool stopped_ = false;
   std::uint64_t dials_ = 0;
   std::map<NodeId, Peer> peers_;
+  TimerId tick_ = 0;
+  TimePoint tick_due_;
 
   mutable std::mutex mutex_;
-  std::map<NodeId, Record> records_;
+  std::map<NodeId, HeartbeatRecord> records_;
   std::uint64_t malformed_ = 0;
+  std::set<NodeId> wanted_;
+  bool closed_ = false;
 };
 
 Heartbeats::Heartbeats(Transport& transport, NodeId self, HeartbeatConfig config)
@@ -420,6 +545,7 @@ Heartbeats::Heartbeats(Transport& transport, NodeId self, HeartbeatConfig config
 Heartbeats::~Heartbeats() { stop(); }
 
 void Heartbeats::watch(NodeId peer, std::string address) {
+  core_->want(peer, true);
   core_->executor.post([core = core_, peer, address = std::move(address)]() mutable {
     core->watch(peer, std::move(address));
   });
@@ -430,10 +556,19 @@ void Heartbeats::accept(OpenStream open) {
 }
 
 void Heartbeats::forget(NodeId peer) {
+  core_->want(peer, false);
   core_->executor.post([core = core_, peer] { core->forget(peer); });
 }
 
+bool Heartbeats::is_watched(const NodeId& peer) const { return core_->wanted(peer); }
+
+void Heartbeats::set_allow(std::function<bool(const NodeId&)> allow) {
+  core_->executor.post(
+      [core = core_, allow = std::move(allow)]() mutable { core->allow(std::move(allow)); });
+}
+
 void Heartbeats::stop() {
+  core_->want_none();
   core_->executor.post([core = core_] { core->stop(); });
 }
 

@@ -50,14 +50,26 @@ Mesh::Mesh(caf::actor_system& system, Transport& transport, const TypeRegistry& 
     : transport_(transport),
       executor_(transport.executor(StreamPurpose::link)),
       config_(std::move(config)),
-      events_(std::move(events)),
-      shared_(std::make_shared<MeshShared>()) {
+      shared_(std::make_shared<MeshShared>()),
+      listeners_(std::make_shared<MeshListeners>()) {
+  listeners_->add(std::move(events));
   shared_->system = &system;
   shared_->registry = &registry;
   shared_->self = config_.links.self;
   addresses_[shared_->self] = config_.links.address;
   if (config_.heartbeats) {
-    config_.heartbeat.allow = [this](const NodeId& node) { return peer(node) != nullptr; };
+    if (config_.watch_linked) {
+      config_.heartbeat.allow = [this](const NodeId& node) { return peer(node) != nullptr; };
+    }
+    config_.heartbeat.on_verdict = [listeners = listeners_](const NodeId& node,
+                                                            HeartbeatVerdict verdict,
+                                                            const std::string& reason) {
+      for (const auto& listener : *listeners->all()) {
+        if (listener.on_verdict) {
+          listener.on_verdict(node, verdict, reason);
+        }
+      }
+    };
     heartbeats_ = std::make_unique<Heartbeats>(transport_, shared_->self, config_.heartbeat);
   }
 }
@@ -235,6 +247,17 @@ std::string Mesh::address_of(const NodeId& node) const {
   return it == addresses_.end() ? std::string{} : it->second;
 }
 
+std::vector<NodeId> Mesh::linked() const {
+  std::vector<NodeId> result;
+  const std::lock_guard lock{mutex_};
+  for (const auto& [node, entry] : peers_) {
+    result.push_back(node);
+  }
+  return result;
+}
+
+void Mesh::add_listener(MeshEvents events) { listeners_->add(std::move(events)); }
+
 // -- state -------------------------------------------------------------------------------------------------
 
 LinkCounters Mesh::link_counters(const NodeId& node) const {
@@ -298,11 +321,13 @@ void Mesh::on_link_up(const std::shared_ptr<Link>& link, const Hello& hello) {
     const std::lock_guard lock{mutex_};
     addresses_[link->peer()] = hello.address;
   }
-  if (heartbeats_) {
+  if (heartbeats_ && config_.watch_linked) {
     heartbeats_->watch(link->peer(), hello.address);
   }
-  if (events_.on_up) {
-    events_.on_up(hello);
+  for (const auto& listener : *listeners_->all()) {
+    if (listener.on_up) {
+      listener.on_up(hello);
+    }
   }
 }
 
@@ -326,11 +351,13 @@ void Mesh::peer_down(const NodeId& node, const error& reason) {
       addresses_.erase(node);
     }
   }
-  if (heartbeats_ && gone) {
+  if (heartbeats_ && config_.watch_linked && gone) {
     heartbeats_->forget(node);
   }
-  if (events_.on_down) {
-    events_.on_down(node, reason);
+  for (const auto& listener : *listeners_->all()) {
+    if (listener.on_down) {
+      listener.on_down(node, reason);
+    }
   }
 }
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include <caf/actor.hpp>
 #include <caf/actor_system.hpp>
@@ -21,15 +22,40 @@ namespace troupe::net {
 
 struct MeshConfig {
   LinkManagerConfig links;
-  /// Heartbeats with every linked peer, on their own connection and thread.
+  /// Heartbeats, on their own connection and thread …
   bool heartbeats = true;
+  /// … with every linked peer. False: with those that the owner watches (`Mesh::heartbeats`).
+  bool watch_linked = true;
   HeartbeatConfig heartbeat;
 };
 
-/// Told when links come and go. Called on the link executor's thread; must be quick.
+/// Told when links come and go (on the link executor's thread), and what heartbeats say of watched peers
+/// (on the heartbeat executor's thread). Must be quick.
 struct MeshEvents {
   std::function<void(const Hello& peer)> on_up;
   std::function<void(const NodeId& peer, const error& reason)> on_down;
+  std::function<void(const NodeId& peer, HeartbeatVerdict verdict, const std::string& reason)>
+      on_verdict;
+};
+
+/// Who is told; grows only.
+class MeshListeners {
+ public:
+  void add(MeshEvents events) {
+    const std::lock_guard lock{mutex_};
+    auto more = std::make_shared<std::vector<MeshEvents>>(*all_);
+    more->push_back(std::move(events));
+    all_ = std::move(more);
+  }
+  std::shared_ptr<const std::vector<MeshEvents>> all() const {
+    const std::lock_guard lock{mutex_};
+    return all_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<const std::vector<MeshEvents>> all_ =
+      std::make_shared<const std::vector<MeshEvents>>();
 };
 
 class Mesh final : public LinkObserver, public std::enable_shared_from_this<Mesh> {
@@ -68,6 +94,17 @@ class Mesh final : public LinkObserver, public std::enable_shared_from_this<Mesh
 
   /// The node that `handle` lives on; this node for local actors.
   NodeId node_of(const caf::actor& handle) const;
+
+  /// Whom this node has a link with, connected or about to be.
+  std::vector<NodeId> linked() const;
+
+  /// Also told of links, beside the events given to `create`.
+  void add_listener(MeshEvents events);
+
+  /// Null when they are switched off.
+  Heartbeats* heartbeats() noexcept { return heartbeats_.get(); }
+
+  Executor& executor() noexcept { return executor_; }
 
   /// Whether a message to `handle` would be taken now. Always true for local actors.
   bool writable(const caf::actor& handle) const;
@@ -129,10 +166,10 @@ class Mesh final : public LinkObserver, public std::enable_shared_from_this<Mesh
   Transport& transport_;
   Executor& executor_;
   MeshConfig config_;
-  MeshEvents events_;
   std::shared_ptr<MeshShared> shared_;
   std::shared_ptr<LinkManager> manager_;
   std::unique_ptr<Heartbeats> heartbeats_;
+  std::shared_ptr<MeshListeners> listeners_;  // heartbeats may outlive the mesh by a moment
 
   mutable std::mutex mutex_;
   std::map<NodeId, std::shared_ptr<Peer>> peers_;

@@ -89,6 +89,7 @@ expected<std::unique_ptr<Node>> Node::start(NodeOptions options) {
   mesh.links.build = build_string;
   mesh.links.link = options.link;
   mesh.heartbeats = options.heartbeats;
+  mesh.watch_linked = options.watch_linked;
   mesh.heartbeat = options.heartbeat;
   node->mesh_ = net::Mesh::create(*node->system_, *used, node->registry_, mesh, options.events);
 

@@ -39,6 +39,7 @@ struct NodeOptions {
   std::size_t actor_threads = 0;  ///< of the actor system; 0: as many as cores, at least 2
   net::LinkConfig link;
   bool heartbeats = true;
+  bool watch_linked = true;  ///< heartbeats with every linked node; false: whom the owner watches
   net::HeartbeatConfig heartbeat;
   net::HttpLimits http;
   /// Registers the message types of the program; the registry is frozen afterwards.

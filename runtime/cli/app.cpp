@@ -44,6 +44,10 @@ std::string command_of(const CLI::App& app) {
 
 void add_commands(CLI::App& app) {
   add_node_command(app);
+  add_local_command(app);
+  add_status_command(app);
+  add_events_command(app);
+  add_drain_command(app);
   add_ping_command(app);
   add_version_command(app);
   add_certs_command(app);

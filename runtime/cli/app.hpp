@@ -27,6 +27,18 @@ void add_node_command(CLI::App& app);
 /// `troupe ping`
 void add_ping_command(CLI::App& app);
 
+/// `troupe status`
+void add_status_command(CLI::App& app);
+
+/// `troupe events`
+void add_events_command(CLI::App& app);
+
+/// `troupe drain`
+void add_drain_command(CLI::App& app);
+
+/// `troupe local`
+void add_local_command(CLI::App& app);
+
 /// `troupe certs init` and `troupe certs issue`
 void add_certs_command(CLI::App& app);
 

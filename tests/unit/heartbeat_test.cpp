@@ -20,6 +20,12 @@ struct Node {
       world.log(id, (connected ? "hears " : "loses ") + short_string(peer));
       changes.push_back(connected);
     };
+    config.on_verdict = [this, &world](const NodeId& peer, HeartbeatVerdict verdict,
+                                       const std::string& reason) {
+      world.log(id, short_string(peer) + " verdict " + reason);
+      verdicts.push_back(verdict);
+      reasons.push_back(reason);
+    };
     beats = std::make_unique<Heartbeats>(transport, id, config);
     transport.on_accept([this](OpenStream open) { beats->accept(std::move(open)); });
   }
@@ -32,6 +38,8 @@ struct Node {
   std::string address;
   SimTransport& transport;
   std::vector<bool> changes;
+  std::vector<HeartbeatVerdict> verdicts;
+  std::vector<std::string> reasons;
   std::unique_ptr<Heartbeats> beats;
 };
 
@@ -60,13 +68,16 @@ void send(Stream& stream, std::span<const std::byte> bytes) {
 }  // namespace
 
 TEST_CASE("heartbeat: frames round-trip, and every flipped bit is noticed") {
-  const HeartbeatFrame frame{HeartbeatKind::pong, 0x0123456789ABCDEFULL, -5};
+  const HeartbeatFrame frame{HeartbeatKind::ping, 0x0123456789ABCDEFULL, -5, 77, -6, 9};
   const HeartbeatBytes bytes = encode_heartbeat(frame);
   const auto back = decode_heartbeat(bytes);
   REQUIRE(back);
   CHECK(back->kind == frame.kind);
   CHECK(back->sequence == frame.sequence);
   CHECK(back->time == frame.time);
+  CHECK(back->answer_sequence == frame.answer_sequence);
+  CHECK(back->answer_time == frame.answer_time);
+  CHECK(back->answer_held == frame.answer_held);
   for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
     HeartbeatBytes flipped = bytes;
     flipped[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
@@ -285,6 +296,11 @@ TEST_CASE("heartbeat: what breaks the protocol loses its connection and nothing 
   attacks.push_back(frame(HeartbeatKind::ping, 2));
   attacks.push_back(frame(HeartbeatKind::pong, 1));
   attacks.push_back(frame(HeartbeatKind::pong, ~std::uint64_t{0}));
+  for (const HeartbeatFrame& lie :
+       {HeartbeatFrame{HeartbeatKind::pong, 0, 0, 1, 5, 0}, {HeartbeatKind::ping, 1, 5, 9, 5, 0}}) {
+    const HeartbeatBytes bytes = encode_heartbeat(lie);
+    attacks.emplace_back(bytes.begin(), bytes.end());
+  }
   std::vector<std::byte> flood;
   for (std::uint64_t i = 1; i < 5000; ++i) {
     const auto one = frame(HeartbeatKind::ping, i);
