@@ -59,7 +59,7 @@ struct SetTraits {
   static bool decode(Decoder& d, Set& x) {
     x.clear();
     return decode_elements<typename Set::key_type, node_overhead>(
-        d, [&x](auto&& key) { return x.insert(std::move(key)).second; });
+        d, [&x](typename Set::key_type&& key) { return x.insert(std::move(key)).second; });
   }
 };
 

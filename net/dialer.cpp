@@ -349,7 +349,8 @@ void Dialer::tls_failed(const error_code& failure, const char* during) {
 
 void Dialer::give_up(ec code, const std::string& what) {
   if (done_ && (code == ec::handshake_refused || code == ec::unauthorized)) {
-    spdlog::warn("dialling {}: {}", request_.address, what);
+    // The caller says it where people look, once.
+    spdlog::debug("dialling {}: {}", request_.address, what);
   }
   finish(fail(code, "dialling " + request_.address + ": " + what));
 }

@@ -56,7 +56,10 @@ class LinkObserver {
   virtual void on_link_up(const std::shared_ptr<Link>& link, const Hello& peer) = 0;
 
   /// A heartbeat connection came in; without a taker it is closed. Called on the heartbeat executor.
-  virtual void on_heartbeat_stream(OpenStream stream) { stream.stream->close({}); }
+  virtual void on_heartbeat_stream(OpenStream stream) {
+    const auto refused = std::move(stream.stream);
+    refused->close({});
+  }
 };
 
 class LinkManager : public std::enable_shared_from_this<LinkManager> {

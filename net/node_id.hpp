@@ -31,6 +31,7 @@ class NodeId {
   constexpr std::uint64_t low() const noexcept { return low_; }
   constexpr explicit operator bool() const noexcept { return (high_ | low_) != 0; }
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): the check mistakes the comparison's result for a pointer
   friend constexpr auto operator<=>(const NodeId&, const NodeId&) = default;
 
  private:

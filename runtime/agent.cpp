@@ -84,7 +84,9 @@ std::shared_ptr<const View> Agent::view() const { return shared_->shared_view();
 
 AgentStatus Agent::status() const {
   const std::lock_guard lock{shared_->mutex};
-  return shared_->status;
+  auto status = shared_->status;
+  status.lease = status.lease && actor_->home_system().clock().now() < shared_->lease_until;
+  return status;
 }
 
 bool Agent::ready() const {
@@ -170,6 +172,7 @@ void AgentActor::on_exit() {
     mesh_.unpublish(path);
   }
   hosted_.clear();
+  ending_.clear();
   for (auto& [path, entry] : std::exchange(paths_, {})) {
     for (const auto& one : entry.waiting) {
       one.done(fail(ec::closed, "this node stops"));
@@ -211,6 +214,7 @@ void AgentActor::publish_status() {
   status.incarnation = incarnation_;
   status.draining = draining_;
   status.lease = lease_;
+  shared_->lease_until = config_.broker ? net::TimePoint::max() : lease_until_;
   status.broker = broker_info_;
   status.waiting_for = phase_ == AgentPhase::member ? std::string{} : waiting_for_;
   status.fenced = fenced_;
@@ -237,20 +241,24 @@ void AgentActor::tell_view() {
 caf::message_handler AgentActor::control_handlers() {
   return {
       [](const AgentCall& call) { call.fn(); },
-      [this](const ViewDelta& delta) { on_delta(delta); },
+      [this](const ViewDelta& delta) {
+        if (from_broker()) {
+          on_delta(delta);
+        }
+      },
       [this](const Fenced& fenced) {
-        if (fenced.node == config_.self.id && fenced.incarnation == incarnation_ &&
+        if (from_broker() && fenced.node == config_.self.id && fenced.incarnation == incarnation_ &&
             incarnation_ != 0 && fenced.term >= broker_info_.term) {
           fence(fenced.reason, fenced.final);
         }
       },
       [this](const DrainOrder& order) {
-        if (order.incarnation == incarnation_) {
+        if (from_broker() && order.incarnation == incarnation_) {
           start_drain(order.reason, Milliseconds{order.deadline_ms}, true);
         }
       },
       [this](const DirectoryUpdate& update) {
-        if (update.term >= broker_info_.term) {
+        if (from_broker() && update.term >= broker_info_.term) {
           for (const auto& entry : update.entries) {
             on_entry(entry);
           }
@@ -260,13 +268,22 @@ caf::message_handler AgentActor::control_handlers() {
         return WhoIsReply{broker_info_, phase_ == AgentPhase::member};
       },
       [this](const BrokerHere& here) {
-        if (here.broker.cluster_id == broker_info_.cluster_id &&
-            here.broker.term > broker_info_.term && phase_ == AgentPhase::seeking) {
-          ++open_candidates_;  // fails or ends as one of the round
-          reach_broker(round_, here.broker, here.broker.address);
+        if (sender_node() == here.broker.broker) {
+          on_broker_here(here.broker);
         }
+        return WhoIsReply{broker_info_, phase_ == AgentPhase::member};
       },
   };
+}
+
+NodeId AgentActor::sender_node() {
+  const auto from = caf::actor_cast<caf::actor>(current_sender());
+  return from ? mesh_.node_of(from) : NodeId{};
+}
+
+/// What only the broker may say is believed only of its process.
+bool AgentActor::from_broker() {
+  return broker_info_.broker && sender_node() == broker_info_.broker;
 }
 
 /// Commands that any node takes and the broker answers.
@@ -291,6 +308,9 @@ caf::message_handler AgentActor::relay_handlers() {
 void AgentActor::on_actor_down(const caf::down_msg& down) {
   if (broker_ && down.source == broker_.address()) {
     broker_lost(describe(down.reason));
+    return;
+  }
+  if (on_ending_down(down.source)) {
     return;
   }
   for (auto it = hosted_.begin(); it != hosted_.end(); ++it) {

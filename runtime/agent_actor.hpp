@@ -32,6 +32,8 @@ struct AgentShared {
   /// A copy for others, made when somebody asks: most changes are of interest to nobody.
   mutable std::shared_ptr<const View> copy = std::make_shared<const View>();
   AgentStatus status;
+  /// When `status.lease` ends unless it is renewed: whoever asks may be ahead of the agent.
+  net::TimePoint lease_until = net::TimePoint::max();
   /// Written on the agent's thread, read by the agent only.
   std::vector<std::function<void(const std::shared_ptr<const View>&)>> on_view;
 
@@ -109,6 +111,8 @@ class AgentActor final : public caf::event_based_actor {
   caf::message_handler control_handlers();
   caf::message_handler relay_handlers();
   void on_actor_down(const caf::down_msg& down);
+  NodeId sender_node();
+  bool from_broker();
 
   // -- finding the broker (agent_seek.cpp) ----------------------------------------------------------
   void seek(const std::string& why);
@@ -126,7 +130,10 @@ class AgentActor final : public caf::event_based_actor {
   void on_join_reply(const caf::actor& broker, const BrokerInfo& info, net::TimePoint sent,
                      JoinReply& reply);
   void refuse(const error& reason);
+  void on_broker_here(const BrokerInfo& info);
   void call_members_back();
+  void call_back(const NodeId& id, std::uint64_t incarnation);
+  void call_back_later(const NodeId& id, std::uint64_t incarnation);
 
   // -- being a member (agent_member.cpp) -------------------------------------------------------------
   void adopt(const caf::actor& broker, net::TimePoint sent, JoinReply& reply);
@@ -145,6 +152,7 @@ class AgentActor final : public caf::event_based_actor {
   void repeat_observations();
   void arm_lease();
   void check_lease();
+  bool lease_holds();
   void lose_lease();
   void fence(const std::string& reason, bool final);
   void announce_drain(Milliseconds deadline);
@@ -156,8 +164,10 @@ class AgentActor final : public caf::event_based_actor {
   void claim(Hosting hosting, std::function<void(expected<DirectoryEntry>)> done);
   void reclaim_all();
   void end_hosted(const std::string& path, const error& reason);
+  bool on_ending_down(const caf::actor_addr& actor);
   void release(const DirectoryEntry& entry);
   Cached& cached(const std::string& path);
+  static bool wanted(const Cached& entry);
   void ask_directory(const std::string& path);
   void on_entry(const DirectoryEntry& entry);
   void find_target(const std::string& path);
@@ -208,6 +218,12 @@ class AgentActor final : public caf::event_based_actor {
 
   // directory
   std::map<std::string, Hosted> hosted_;
+  /// Told to end and not ended yet: until then nobody else may have what is exclusive.
+  struct Ending {
+    caf::actor_addr actor;
+    DirectoryEntry entry;
+  };
+  std::vector<Ending> ending_;
   std::map<std::string, Cached> paths_;
   std::vector<DirectoryEntry> to_release_;
 };

@@ -24,10 +24,15 @@ void AgentActor::host(Hosting hosting, std::function<void(expected<DirectoryEntr
     tell(fail(ec::session_lost, "this node is not a member now: waiting for " + waiting_for_));
   } else if (draining_) {
     tell(fail(ec::closed, "this node is draining and takes no new work"));
-  } else if (hosting.exclusive && !lease_) {
+  } else if (hosting.exclusive && !lease_holds()) {
     tell(fail(ec::session_lost, "this node holds no lease now, which exclusive paths need"));
   } else if (hosted_.count(hosting.path) != 0) {
     tell(fail(ec::conflict, "\"" + hosting.path + "\" is hosted here already"));
+  } else if (std::any_of(ending_.begin(), ending_.end(), [&hosting](const Ending& one) {
+               return one.entry.path == hosting.path;
+             })) {
+    tell(fail(ec::would_block,
+              "what this node hosted as \"" + hosting.path + "\" has not ended yet; try again"));
   } else {
     claim(std::move(hosting), std::move(tell));
   }
@@ -44,7 +49,7 @@ void AgentActor::claim(Hosting hosting, std::function<void(expected<DirectoryEnt
               return;
             }
             // What was granted to an incarnation that is over, or came after the lease, is not ours.
-            if (incarnation != incarnation_ || draining_ || (hosting.exclusive && !lease_) ||
+            if (incarnation != incarnation_ || draining_ || (hosting.exclusive && !lease_holds()) ||
                 hosted_.count(hosting.path) != 0) {
               release(reply.entry);
               tell(fail(ec::session_lost,
@@ -116,11 +121,32 @@ void AgentActor::end_hosted(const std::string& path, const error& reason) {
   }
   const auto hosted = found->second;
   spdlog::warn("agent: \"{}\" ends: {}", path, reason.text());
-  demonitor(hosted.hosting.actor);
   mesh_.unpublish(path);
   hosted_.erase(found);
   send_exit(hosted.hosting.actor, make_caf_error(reason));
-  release(hosted.entry);
+  if (hosted.hosting.exclusive) {
+    // Given back when it has ended: it may be in the middle of something.
+    ending_.push_back({hosted.hosting.actor.address(), hosted.entry});
+    publish_status();
+  } else {
+    demonitor(hosted.hosting.actor);
+    release(hosted.entry);
+  }
+}
+
+bool AgentActor::on_ending_down(const caf::actor_addr& actor) {
+  const auto found = std::find_if(ending_.begin(), ending_.end(),
+                                  [&actor](const Ending& one) { return one.actor == actor; });
+  if (found == ending_.end()) {
+    return false;
+  }
+  const auto entry = found->entry;
+  ending_.erase(found);
+  if (entry.incarnation == incarnation_) {
+    release(entry);
+  }
+  drain_progress();
+  return true;
 }
 
 /// Generation 0: whichever this node holds, if any.
@@ -148,6 +174,12 @@ void AgentActor::release(const DirectoryEntry& entry) {
 
 AgentActor::Cached& AgentActor::cached(const std::string& path) { return paths_[path]; }
 
+bool AgentActor::wanted(const Cached& entry) {
+  return !entry.waiting.empty() ||
+         std::any_of(entry.refs.begin(), entry.refs.end(),
+                     [](const auto& ref) { return ref.lock() != nullptr; });
+}
+
 void AgentActor::resolve(const std::string& path, net::Duration timeout,
                          std::function<void(expected<caf::actor>)> tell) {
   auto& entry = cached(path);
@@ -162,7 +194,14 @@ void AgentActor::resolve(const std::string& path, net::Duration timeout,
 
 void AgentActor::add_ref(const std::string& path, const caf::weak_actor_ptr& ref) {
   auto& entry = cached(path);
-  entry.refs.push_back(ref);
+  auto& refs = entry.refs;
+  if ((refs.size() & (refs.size() - 1)) == 0) {
+    // Now and then, so that references that come and go do not pile up.
+    refs.erase(std::remove_if(refs.begin(), refs.end(),
+                              [](const auto& one) { return one.lock() == nullptr; }),
+               refs.end());
+  }
+  refs.push_back(ref);
   if (const auto strong = ref.lock(); strong && entry.actor) {
     static_cast<RefProxy*>(strong->get())->set_target(entry.actor);
   }
@@ -325,6 +364,10 @@ void AgentActor::expire_waiting(const std::string& path) {
   if (wait) {
     later(expire_again, [this, path] { expire_waiting(path); });
   }
+  // Names that nobody hosts are without number.
+  if (!entry.actor && !entry.entry.node && !entry.asking && !entry.finding && !wanted(entry)) {
+    paths_.erase(found);
+  }
   for (const auto& one : late) {
     one.done(fail(ec::not_found, "nobody hosts \"" + path + "\""));
   }
@@ -344,10 +387,7 @@ void AgentActor::reask_directory() {
     auto& entry = it->second;
     entry.known = false;
     entry.asking = false;
-    const bool wanted = !entry.waiting.empty() ||
-                        std::any_of(entry.refs.begin(), entry.refs.end(),
-                                    [](const auto& ref) { return ref.lock() != nullptr; });
-    if (!wanted) {
+    if (!wanted(entry)) {
       it = paths_.erase(it);
       continue;
     }

@@ -16,6 +16,8 @@ constexpr std::uint32_t syncs_to_lose = 3;
 /// Of the lease, as a node counts it: the rest covers the difference of two clocks' speeds and the moment between the
 /// broker's decision and the end of its heartbeats.
 constexpr double lease_share = 0.9;
+/// What does not end at the drain deadline keeps the node for this long.
+constexpr auto last_breath = std::chrono::seconds{1};
 
 Observed observed(net::HeartbeatVerdict verdict) {
   switch (verdict) {
@@ -105,14 +107,18 @@ void AgentActor::sync() {
             if (broker == broker_) {
               failed_syncs_ = 0;
               on_sync_reply(reply);
+            } else if (phase_ == AgentPhase::member) {
+              sync();  // the new broker's turn, which had to wait for this
             }
           },
           [this, broker](const caf::error& reason) {
             syncing_ = false;
-            if (broker != broker_ || phase_ != AgentPhase::member) {
+            if (phase_ != AgentPhase::member) {
               return;
             }
-            if (++failed_syncs_ >= syncs_to_lose) {
+            if (broker != broker_) {
+              sync();
+            } else if (++failed_syncs_ >= syncs_to_lose && !config_.broker) {
               broker_lost("no answer to " + std::to_string(failed_syncs_) +
                           " syncs: " + describe(reason));
             } else {
@@ -297,19 +303,24 @@ void AgentActor::repeat_observations() {
 // -- lease and fencing -------------------------------------------------------------------------------------
 
 void AgentActor::arm_lease() {
+  publish_status();
   if (config_.broker) {
     return;  // broker and node live and die together
   }
-  later(lease_until_ - now(), [this, generation = ++lease_generation_] {
+  // Renewed ahead of its end, so that nobody who asks in between sees a lease that has run out.
+  const auto left = lease_until_ - now();
+  const auto ahead = std::chrono::duration_cast<net::Duration>(times_.lease * (1 - lease_share));
+  later(left > ahead ? left - ahead : left, [this, generation = ++lease_generation_] {
     if (generation == lease_generation_) {
       check_lease();
     }
   });
 }
 
-void AgentActor::check_lease() {
-  if (incarnation_ == 0 || !lease_) {
-    return;
+/// By the clock: a process that was stopped handles what has piled up before its timer.
+bool AgentActor::lease_holds() {
+  if (!lease_ || config_.broker) {
+    return lease_;
   }
   if (auto* heartbeats = mesh_.heartbeats()) {
     const auto stats = heartbeats->stats(broker_info_.broker);
@@ -319,10 +330,17 @@ void AgentActor::check_lease() {
                             std::chrono::duration_cast<net::Duration>(times_.lease * lease_share));
     }
   }
-  if (now() >= lease_until_) {
-    lose_lease();
-  } else {
+  return now() < lease_until_;
+}
+
+void AgentActor::check_lease() {
+  if (incarnation_ == 0 || !lease_) {
+    return;
+  }
+  if (lease_holds()) {
     arm_lease();
+  } else {
+    lose_lease();
   }
 }
 
@@ -420,6 +438,11 @@ void AgentActor::start_drain(const std::string& reason, Milliseconds deadline, b
         end_hosted(hosted_.begin()->first, {ec::closed, "the node's drain deadline is over"});
       }
       drain_progress();
+      // Not for ever: the process ends soon after.
+      later(last_breath, [this] {
+        ending_.clear();
+        drain_progress();
+      });
     }
   });
   if (!hooks_.on_drain) {
@@ -448,7 +471,8 @@ void AgentActor::finish_drain() {
 }
 
 void AgentActor::drain_progress() {
-  if (draining_ && drain_hook_done_ && hosted_.empty() && phase_ != AgentPhase::left) {
+  if (draining_ && drain_hook_done_ && hosted_.empty() && ending_.empty() &&
+      phase_ != AgentPhase::left) {
     leave();
   }
 }

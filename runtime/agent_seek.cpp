@@ -308,25 +308,68 @@ void AgentActor::refuse(const error& reason) {
   }
 }
 
+/// A later broker of the cluster calls. Also while the old one still counts as heard: its host may have lost power.
+void AgentActor::on_broker_here(const BrokerInfo& info) {
+  if (info.cluster_id != broker_info_.cluster_id || info.term <= broker_info_.term) {
+    return;
+  }
+  broker_lost("a later one has started at " + info.address);
+  if (phase_ != AgentPhase::seeking) {
+    return;  // joining: it calls again
+  }
+  // A round of its own, so that the next one does not cut it short.
+  const auto round = ++round_;
+  open_candidates_ = tried_candidates_ = 1;
+  refused_candidates_ = 0;
+  first_refusal_ = {};
+  reaching_ = false;
+  reach_broker(round, info, info.address);
+}
+
 /// A head that was restarted may have another address: its members cannot find it, so it finds them.
 void AgentActor::call_members_back() {
   for (const auto& [id, member] : view().live()) {
-    if (id == config_.self.id || member.address.empty()) {
-      continue;
+    if (id != config_.self.id && !member.address.empty()) {
+      call_back(id, member.incarnation);
     }
-    const NodeId wanted = id;
-    mesh_.connect(member.address, here(std::function{[this, wanted](expected<NodeId> peer) {
-                    if (!peer || *peer != wanted || phase_ != AgentPhase::member) {
-                      return;
-                    }
-                    mesh_.find(wanted, agent_actor_name, ask_timeout,
-                               here(std::function{[this](expected<caf::actor> agent) {
-                                 if (agent) {
-                                   send(*agent, BrokerHere{broker_info_});
-                                 }
-                               }}));
-                  }}));
   }
+}
+
+/// Again until the member is back or no longer one: it may be cut off now, or not miss its old broker yet.
+void AgentActor::call_back(const NodeId& id, std::uint64_t incarnation) {
+  const auto* member = view().find(id, incarnation);
+  if (member == nullptr || phase_ != AgentPhase::member) {
+    return;
+  }
+  const auto failed = [this, id, incarnation] { call_back_later(id, incarnation); };
+  mesh_.connect(member->address, here(std::function{[this, id, failed](expected<NodeId> peer) {
+                  if (!peer || *peer != id) {
+                    failed();
+                    return;
+                  }
+                  mesh_.find(
+                      id, agent_actor_name, ask_timeout,
+                      here(std::function{[this, failed](expected<caf::actor> agent) {
+                        if (!agent) {
+                          failed();
+                          return;
+                        }
+                        request(*agent, ask_timeout, BrokerHere{broker_info_})
+                            .then(
+                                [this, failed](const WhoIsReply& reply) {
+                                  if (!reply.connected || reply.broker.term < broker_info_.term) {
+                                    failed();
+                                  }
+                                },
+                                [failed](const caf::error&) { failed(); });
+                      }}));
+                }}));
+}
+
+void AgentActor::call_back_later(const NodeId& id, std::uint64_t incarnation) {
+  const double factor = 0.5 + random_.uniform();
+  later(std::chrono::duration_cast<net::Duration>(times_.sync_interval * factor),
+        [this, id, incarnation] { call_back(id, incarnation); });
 }
 
 }  // namespace troupe

@@ -11,6 +11,8 @@
 #include <caf/stateful_actor.hpp>
 
 #include "net/caf_error.hpp"
+#include "net/peer.hpp"
+#include "net/proxy.hpp"
 
 namespace troupe {
 
@@ -76,8 +78,8 @@ class BrokerActor : public caf::stateful_actor<BrokerActorState> {
     // Peers can send anything to a published actor; neither an error nor an exit message of theirs ends it.
     set_error_handler([](caf::error&) {});
     // The process must not go on without its broker, whatever ended it.
-    attach_functor([tell = state.options.on_end](const caf::error& reason) {
-      if (tell && reason != caf::exit_reason::user_shutdown) {
+    attach_functor([tell = state.options.on_end, told = told_](const caf::error& reason) {
+      if (tell && !*told && reason && reason != caf::exit_reason::user_shutdown) {
         tell({ec::actor_down,
               "the broker has ended unexpectedly (" + describe(reason) + "); this head ends"});
       }
@@ -96,6 +98,26 @@ class BrokerActor : public caf::stateful_actor<BrokerActorState> {
 
   Moment moment() const {
     return {clock().now(), state.options.wall_ms ? state.options.wall_ms() : system_ms()};
+  }
+
+  /// Members speak for themselves only: a confused one must not end, drain or rob another.
+  bool sent_by(const NodeId& node) {
+    const auto& from = current_sender();
+    if (!from) {
+      return false;
+    }
+    const auto* proxy = net::as_proxy(from);
+    return node == (proxy != nullptr ? proxy->peer()->id() : state.core->info().broker);
+  }
+
+  static std::string not_yours(const NodeId& node) {
+    return "the request speaks for node " + short_string(node) + " but comes from another one";
+  }
+
+  caf::response_promise refuse(const NodeId& node) {
+    auto promise = make_response_promise();
+    promise.deliver(make_caf_error(ec::unauthorized, not_yours(node)));
+    return promise;
   }
 
   void remember(const NodeId& node) {
@@ -123,6 +145,9 @@ class BrokerActor : public caf::stateful_actor<BrokerActorState> {
   void arm();
   void end(const error& reason);
 
+  /// Outlives the state, which is gone when the actor's end is told.
+  std::shared_ptr<bool> told_ = std::make_shared<bool>(false);
+
   template <class T>
   void tell(const NodeId& node, T message) {
     const auto found = state.agents.find(node);
@@ -136,7 +161,13 @@ class BrokerActor : public caf::stateful_actor<BrokerActorState> {
 caf::message_handler BrokerActor::member_handlers() {
   return {
       [this](const JoinRequest& request) {
-        JoinReply reply = state.core->join(request, moment());
+        JoinReply reply;
+        if (sent_by(request.member.id)) {
+          reply = state.core->join(request, moment());
+        } else {
+          reply.code = ec::unauthorized;
+          reply.text = not_yours(request.member.id);
+        }
         if (reply.code == ec::none) {
           remember(request.member.id);
           ++state.counters->snapshots_sent;
@@ -148,6 +179,9 @@ caf::message_handler BrokerActor::member_handlers() {
         return answer(std::move(reply));
       },
       [this](const SyncRequest& request) {
+        if (!sent_by(request.node)) {
+          return refuse(request.node);
+        }
         SyncReply reply = state.core->sync(request, moment());
         if (reply.code == ec::none) {
           remember(request.node);
@@ -156,11 +190,17 @@ caf::message_handler BrokerActor::member_handlers() {
         return answer(std::move(reply));
       },
       [this](const Observation& observation) {
-        state.core->observe(observation, moment());
-        changed();
+        if (sent_by(observation.observer)) {
+          state.core->observe(observation, moment());
+          changed();
+        }
       },
       [this](const DrainRequest& request) { return answer(state.core->drain(request, moment())); },
-      [this](const LeaveRequest& request) { return answer(state.core->leave(request, moment())); },
+      [this](const LeaveRequest& request) {
+        return answer(sent_by(request.node)
+                          ? state.core->leave(request, moment())
+                          : CommandReply{ec::unauthorized, not_yours(request.node), request.node});
+      },
       [this](const EventsRequest& request) -> caf::result<EventsReply> {
         constexpr std::uint32_t most = 10'000;
         auto events = state.options.store->events(request.after_seq, std::min(request.limit, most));
@@ -188,11 +228,20 @@ caf::message_handler BrokerActor::member_handlers() {
 
 caf::message_handler BrokerActor::directory_handlers() {
   return {
-      [this](const ClaimRequest& request) { return answer(state.core->claim(request, moment())); },
+      [this](const ClaimRequest& request) {
+        return answer(sent_by(request.node)
+                          ? state.core->claim(request, moment())
+                          : ClaimReply{ec::unauthorized, not_yours(request.node), 0, {}});
+      },
       [this](const ReleaseRequest& request) {
-        return answer(state.core->release(request, moment()));
+        return answer(sent_by(request.node)
+                          ? state.core->release(request, moment())
+                          : CommandReply{ec::unauthorized, not_yours(request.node), request.node});
       },
       [this](const ResolveRequest& request) {
+        if (!sent_by(request.node)) {
+          return refuse(request.node);
+        }
         return answer(state.core->resolve(request, moment()));
       },
       [this](const WhoIsBroker&) {
@@ -337,6 +386,7 @@ void BrokerActor::end(const error& reason) {
   state.ended = true;
   spdlog::error("broker: {}", reason.text());
   if (state.options.on_end) {
+    *told_ = true;
     state.options.on_end(reason);
   }
   quit(make_caf_error(reason));

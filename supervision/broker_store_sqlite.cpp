@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include <fcntl.h>
@@ -77,12 +79,21 @@ class FolderLock {
   int fd_ = -1;
 };
 
+/// Who has just taken the lock writes its pid a moment later.
 std::string holder(int fd) {
-  std::array<char, 24> text{};
-  const auto size = ::pread(fd, text.data(), text.size() - 1, 0);
-  std::string pid{text.data(), size > 0 ? static_cast<std::size_t>(size) : 0};
-  pid.erase(std::find_if(pid.begin(), pid.end(), [](char c) { return c < '0' || c > '9'; }),
-            pid.end());
+  constexpr int tries = 20;
+  constexpr std::chrono::milliseconds pause{10};
+  std::string pid;
+  for (int i = 0; i < tries && pid.empty(); ++i) {
+    if (i > 0) {
+      std::this_thread::sleep_for(pause);
+    }
+    std::array<char, 24> text{};
+    const auto size = ::pread(fd, text.data(), text.size() - 1, 0);
+    pid.assign(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+    pid.erase(std::find_if(pid.begin(), pid.end(), [](char c) { return c < '0' || c > '9'; }),
+              pid.end());
+  }
   return pid.empty() ? "another process" : "process " + pid;
 }
 

@@ -158,7 +158,7 @@ std::vector<NodeId> subjects_of(const View& view, const NodeId& self, std::size_
 
 /// Times and limits of membership. The defaults suit a LAN; `loopback` is for tests on one machine.
 struct MembershipTimes {
-  Milliseconds heartbeat_interval{500};
+  Milliseconds heartbeat_interval{1'000};
   /// An observer suspects a member whose phi (net/phi.hpp) exceeds this.
   double suspect_phi = 8.0;
   /// Silence beyond the interval that is forgiven (scheduling, garbage of other processes).

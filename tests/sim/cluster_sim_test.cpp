@@ -4,6 +4,9 @@
 
 #include <cstdlib>
 
+#include <caf/event_based_actor.hpp>
+
+#include "supervision/membership_messages.hpp"
 #include "tests/support/sim_cluster.hpp"
 
 using namespace troupe;
@@ -51,6 +54,26 @@ std::optional<net::Duration> until_seen(SimCluster& cluster, const NodeId& id, M
     return std::nullopt;
   }
   return cluster.world().elapsed() - start;
+}
+
+/// The actor published as `name` on `node`, as an ordinary actor on `from` gets it.
+caf::actor published(SimCluster& cluster, SimProcess& from, SimProcess& on, const char* name) {
+  caf::actor result;
+  from.mesh().connect(on.address(), [&, node = on.id()](expected<NodeId>) {
+    from.mesh().find(node, name, 2s, [&](expected<caf::actor> actor) {
+      if (actor) {
+        result = *actor;
+      }
+    });
+  });
+  REQUIRE(cluster.world().run_until([&] { return result != nullptr; }, 5s));
+  return result;
+}
+
+template <class T>
+void send_from(SimProcess& from, const caf::actor& to, T message) {
+  from.system().spawn([to, message](caf::event_based_actor* self, int) { self->send(to, message); },
+                      0);
 }
 
 }  // namespace
@@ -233,6 +256,97 @@ TEST_CASE("a head that dies and comes back finds everybody, nobody was restarted
       }
     }
   }
+}
+
+TEST_CASE("a head that loses power and starts elsewhere before anybody misses it is found",
+          "[membership][sim]") {
+  for (const auto away : {0ms, 300ms, 1000ms, 2000ms}) {
+    INFO(away.count() << " ms");
+    SimCluster cluster{31};
+    cluster.start_head();
+    start_workers(cluster, 5);
+    REQUIRE(cluster.converge(2s));
+    cluster.world().run_for(3s);
+    cluster.kill("head", net::SimCrash::host);
+    cluster.world().run_for(away);
+    cluster.start_head("head", "elsewhere:1");
+    CHECK(cluster.converge(10s));
+    INFO(cluster.differences());
+    CHECK(cluster.at("n1").times_fenced() == 0);
+  }
+}
+
+TEST_CASE("a head that moved while its members were cut off calls them again",
+          "[membership][sim]") {
+  SimCluster cluster{32};
+  cluster.start_head();
+  start_workers(cluster, 3);
+  REQUIRE(cluster.converge(2s));
+  cluster.world().run_for(3s);
+  cluster.kill("head");
+  cluster.world().run_for(1s);
+  for (const auto* name : {"n1", "n2", "n3"}) {
+    cluster.world().isolate(cluster.at(name).id());
+  }
+  cluster.start_head("head", "elsewhere:1");
+  cluster.world().run_for(4s);
+  for (const auto* name : {"n1", "n2", "n3"}) {
+    cluster.world().rejoin(cluster.at(name).id());
+  }
+  const auto time = cluster.converge(20s);
+  INFO(cluster.differences());
+  CHECK(time);
+}
+
+TEST_CASE("a member cannot give orders to another in the broker's place", "[membership][sim]") {
+  SimCluster cluster{33};
+  cluster.start_head();
+  start_workers(cluster, 4);
+  REQUIRE(cluster.converge(2s));
+  auto& bad = cluster.at("n1");
+  auto& victim = cluster.at("n2");
+  const auto before = victim.agent().status();
+  const auto agent = published(cluster, bad, victim, agent_actor_name);
+  send_from(bad, agent,
+            Fenced{victim.id(), before.incarnation, before.broker.term, true, "forged"});
+  send_from(bad, agent, DrainOrder{before.incarnation, 1000, "forged"});
+  send_from(bad, agent, ViewDelta{before.broker.term, before.epoch, before.epoch + 1000, {}});
+  auto other = before.broker;
+  ++other.term;
+  send_from(bad, agent, BrokerHere{other});
+  cluster.world().run_for(5s);
+  CHECK(victim.times_fenced() == 0);
+  CHECK_FALSE(victim.ended());
+  CHECK_FALSE(victim.left());
+  CHECK_FALSE(victim.agent().status().draining);
+  CHECK(victim.agent().status().epoch == before.epoch);
+  CHECK(victim.agent().status().reconnects == before.reconnects);
+}
+
+TEST_CASE("a member cannot speak to the broker in the name of another", "[membership][sim]") {
+  SimCluster cluster{34};
+  cluster.start_head();
+  start_workers(cluster, 5);
+  REQUIRE(cluster.converge(2s));
+  auto& bad = cluster.at("n1");
+  auto& victim = cluster.at("n2");
+  const auto incarnation = victim.agent().status().incarnation;
+  const auto broker = published(cluster, bad, cluster.at("head"), broker_actor_name);
+  JoinRequest join;
+  join.member.id = victim.id();
+  join.member.name = "n2";
+  join.member.address = victim.address();
+  join.clock_ms = cluster.wall_ms();
+  send_from(bad, broker, join);
+  send_from(bad, broker, LeaveRequest{victim.id(), incarnation, "forged"});
+  for (const auto* name : {"n3", "n4"}) {
+    send_from(bad, broker,
+              Observation{cluster.at(name).id(), cluster.at(name).agent().status().incarnation,
+                          victim.id(), incarnation, Observed::gone, "forged"});
+  }
+  cluster.world().run_for(5s);
+  CHECK(victim.times_fenced() == 0);
+  CHECK(victim.agent().status().incarnation == incarnation);
 }
 
 TEST_CASE("a node with a wrong clock is refused and changes nothing", "[membership][sim]") {

@@ -233,3 +233,18 @@ TEST_CASE("draining ends hosted actors, and new ones are refused", "[directory][
   CHECK(cluster.world().run_until([&] { return leaver.left(); },
                                   cluster.times().drain_deadline + 1s));
 }
+
+TEST_CASE("looking for what nobody hosts leaves nothing behind", "[directory][sim]") {
+  SimCluster cluster{8};
+  formed(cluster, 2);
+  auto& asker = cluster.at("n1");
+  std::size_t answered = 0;
+  for (int i = 0; i < 500; ++i) {
+    asker.agent().resolve("none/" + std::to_string(i), 100ms,
+                          [&](expected<caf::actor> found) { answered += found ? 0 : 1; });
+  }
+  REQUIRE(cluster.world().run_until([&] { return answered == 500; }, 10s));
+  // Told with the next change of the agent's status.
+  REQUIRE(host(cluster, asker, "p", spawn_adder(asker, 1)));
+  CHECK(asker.agent().status().resolved <= 1);
+}

@@ -339,3 +339,61 @@ TEST_CASE("a holder that is cut off gives up before another one gets the path",
     }
   }
 }
+
+TEST_CASE("a holder that takes its time to end keeps the path until it has", "[membership][sim]") {
+  for (const bool fenced : {false, true}) {
+    INFO((fenced ? "fenced" : "lease lost"));
+    SimCluster cluster{22};
+    cluster.start_head();
+    for (int i = 1; i <= 4; ++i) {
+      cluster.start("n" + std::to_string(i));
+    }
+    REQUIRE(cluster.converge(2s));
+    cluster.world().run_for(3s);
+    auto& head = cluster.at("head");
+    auto& holder = cluster.at("n1");
+    bool told = false;
+    bool ended = false;
+    const auto actor = holder.system().spawn(
+        [&](caf::event_based_actor* self, int) {
+          self->attach_functor([&ended] { ended = true; });
+          self->set_exit_handler([self, &told](caf::exit_msg&) {
+            told = true;
+            self->delayed_send(self, 150ms, 1);
+          });
+          return caf::behavior{[self](int) { self->quit(); }};
+        },
+        0);
+    bool granted = false;
+    holder.agent().host({path, actor, true, true},
+                        [&](expected<DirectoryEntry> entry) { granted = entry.has_value(); });
+    REQUIRE(cluster.world().run_until([&] { return granted; }, 2s));
+    if (fenced) {
+      cluster.world().pause(holder.id());
+      REQUIRE(cluster.world().run_until(
+          [&] { return head.agent().view()->find(holder.id()) == nullptr; }, 60s));
+      cluster.world().resume(holder.id());
+    } else {
+      cluster.world().partition(holder.id(), head.id());
+    }
+    REQUIRE(cluster.world().run_until([&] { return told; }, 10s));
+    cluster.world().heal(holder.id(), head.id());
+    // A fenced node that is back may take its own path at once, another node one that was given back.
+    auto& heir = fenced ? holder : cluster.at("n2");
+    const auto next = heir.system().spawn(
+        [](caf::event_based_actor*, int) { return caf::behavior{[](int) {}}; }, 0);
+    bool taken = false;
+    CHECK(cluster.world().run_until(
+        [&] {
+          heir.agent().host({path, next, true, true}, [&](expected<DirectoryEntry> entry) {
+            if (entry && !taken) {
+              taken = true;
+              CHECK(ended);
+            }
+          });
+          cluster.world().run_for(5ms);
+          return taken;
+        },
+        30s));
+  }
+}

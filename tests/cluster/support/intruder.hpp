@@ -141,6 +141,8 @@ class Intruder {
 
   bool connected() const { return connected_; }
   bool ended() const { return ended_; }
+  /// What was read and not taken by `next_record`.
+  const std::string& input() const { return input_; }
 
   /// False when the other side is gone.
   bool send(std::string_view text) {
