@@ -13,9 +13,9 @@ namespace {
 constexpr auto command_timeout = std::chrono::seconds{2};
 /// Syncs in a row without an answer after which the broker counts as lost.
 constexpr std::uint32_t syncs_to_lose = 3;
-/// Of the lease, as a node counts it: the rest covers the difference of two clocks' speeds and the moment between the
-/// broker's decision and the end of its heartbeats.
-constexpr double lease_share = 0.9;
+/// Of the lease, as a node counts it. The rest covers the difference of two clocks' speeds, and the time from the broker's
+/// decision until the head's heartbeats no longer answer the node (storing, telling).
+constexpr double lease_share = 0.8;
 /// What does not end at the drain deadline keeps the node for this long.
 constexpr auto last_breath = std::chrono::seconds{1};
 

@@ -149,8 +149,8 @@ void check_times(Checks& checks, const Config& config) {
   const auto observers = config.integer(key("observers"));
   checks.require(observers >= 0 && observers <= 16, key("observers"), "not between 0 and 16");
   const auto time = [&](const char* name) { return config.duration(key(name)); };
-  checks.require(time("lease") >= 2 * time("heartbeat_interval"), key("lease"),
-                 format_duration(time("lease")) + " is less than two heartbeat intervals (" +
+  checks.require(time("lease") >= 4 * time("heartbeat_interval"), key("lease"),
+                 format_duration(time("lease")) + " is less than four heartbeat intervals (" +
                      format_duration(time("heartbeat_interval")) +
                      "): one lost heartbeat would end it");
   checks.require(time("lone_down_after") >= time("down_after"), key("lone_down_after"),

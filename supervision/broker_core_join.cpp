@@ -189,6 +189,14 @@ JoinReply BrokerCore::Impl::admit(const JoinRequest& request, Moment now) {
                   "the cluster has its limit of " + std::to_string(config.max_members) + " members",
                   now);
   }
+  const auto* present = view.find(joiner.id);
+  if (present != nullptr && present->state == MemberState::joining && present->pid == joiner.pid &&
+      present->address == joiner.address) {
+    // It asks again because the answer was late; nothing runs in the name of what never confirmed.
+    JoinReply reply;
+    reply.incarnation = present->incarnation;
+    return reply;
+  }
   if (live.count(joiner.id) != 0) {
     // Not certain that the old one has stopped: this may be a late copy of an earlier request.
     down(joiner.id, "joined anew", false, false, now);

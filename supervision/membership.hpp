@@ -173,7 +173,7 @@ struct MembershipTimes {
   /// After a start of the broker, known members have this long to come back before they are suspected.
   Milliseconds head_grace{30'000};
   /// A node compares its view with the broker's this often.
-  Milliseconds sync_interval{5'000};
+  Milliseconds sync_interval{10'000};
   /// Work on a draining node may take this long.
   Milliseconds drain_deadline{30'000};
   /// A node whose wall clock is further off is refused.

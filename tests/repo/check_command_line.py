@@ -81,11 +81,11 @@ def check_with_openssl(folder):
 def check_node_settings(folder):
     """Flags over environment over file over defaults, each with its place; what is printed reads back."""
     file = folder / "troupe.toml"
-    file.write_text('[node]\nname = "file"\n[membership]\nlease = "3s"\n[cluster]\nhead = true\n',
+    file.write_text('[node]\nname = "file"\n[membership]\nlease = "7s"\n[cluster]\nhead = true\n',
                     encoding="utf-8")
     env = {"TROUPE_CONFIG": str(file), "TROUPE_DOWN_AFTER": "4s"}
     text = run("node", "--print-config", "--labels", "zone=a", "--cluster-name", "demo", env=env)
-    for line, place in (('name = "file"', f"{file}:2"), ('lease = "3s"', f"{file}:4"),
+    for line, place in (('name = "file"', f"{file}:2"), ('lease = "7s"', f"{file}:4"),
                         ("head = true", f"{file}:6"), ('down_after = "4s"', "environment TROUPE_DOWN_AFTER"),
                         ('labels = { zone = "a" }', "flag --labels"), ('name = "demo"', "flag --cluster-name"),
                         ('listen = "127.0.0.1:4700"', "default"), ("observers = 2", "default")):

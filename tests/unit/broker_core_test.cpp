@@ -208,6 +208,21 @@ TEST_CASE("the same incarnation comes back", "[broker]") {
   }
 }
 
+TEST_CASE("a join that is repeated because its answer was late gives the same incarnation",
+          "[broker]") {
+  Rig rig;
+  rig.up(1, 1);
+  const auto first = rig.join(2).incarnation;
+  rig.happened();
+  const auto epoch = rig.core->view().epoch();
+  CHECK(rig.join(2).incarnation == first);
+  CHECK(rig.core->view().epoch() == epoch);
+  CHECK(rig.sync(2).code == ec::none);
+  CHECK(rig.state(2) == "up");
+  // Once it has confirmed, the same request comes from a node that has lost its memory.
+  CHECK(rig.join(2).incarnation > first);
+}
+
 TEST_CASE("a live member that joins anew gets a new incarnation", "[broker]") {
   Rig rig;
   rig.up(1, 2);
@@ -400,7 +415,7 @@ TEST_CASE("tombstones are of limited number, the oldest go", "[broker]") {
   rig.config.max_tombstones = 3;
   rig.start({});
   for (int i = 0; i < 5; ++i) {
-    rig.join(2);
+    rig.up(2, 2);
   }
   rig.happened();
   CHECK(rig.core->tombstone_count() == 3);

@@ -204,7 +204,7 @@ TEST_CASE("a store keeps as many ended members and tombstones as the core", "[st
   rig.start({});
   REQUIRE(stored.commit());
   for (int i = 0; i < 150; ++i) {
-    rig.join(2);
+    rig.up(2, 2);
     if (i % 7 == 0) {
       REQUIRE(stored.commit());
     }

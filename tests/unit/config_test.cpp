@@ -347,7 +347,7 @@ TEST_CASE("settings that make no sense are refused with the place", "[config][no
                                 {"--slots", "-1", "between"},
                                 {"--log-level", "loud", "loud"},
                                 {"--profile", "wan", "wan"},
-                                {"--lease", "600ms", "two heartbeat intervals"},
+                                {"--lease", "600ms", "four heartbeat intervals"},
                                 {"--heartbeat-interval", "0ms", "between"},
                                 {"--suspect-phi", "0", "above 0"},
                                 {"--lone-down-after", "1s", "down_after"},

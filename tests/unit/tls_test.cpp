@@ -230,7 +230,8 @@ TEST_CASE("a certificate of another CA is refused, and both sides say why") {
     CHECK(dialled.error() == ec::unauthorized);
     CHECK(dialled.error().text().find("the peer refused our certificate") != std::string::npos);
     CHECK(eventually([&] { return log.count("we refused the peer's certificate") == 1; }));
-    CHECK(log.count("the peer refused our certificate") == 1);
+    // Who dialled has it in the error, and says it where people look.
+    CHECK(log.count("the peer refused our certificate") == 0);
   }
   SECTION("the client refuses the server") {
     TestNode client({.id = 2, .tls = load_tls(theirs.issue("client"))});
@@ -240,7 +241,7 @@ TEST_CASE("a certificate of another CA is refused, and both sides say why") {
     CHECK(dialled.error() == ec::unauthorized);
     CHECK(dialled.error().text().find("we refused the peer's certificate") != std::string::npos);
     CHECK(eventually([&] { return log.count("the peer refused our certificate") == 1; }));
-    CHECK(log.count("we refused the peer's certificate") == 1);
+    CHECK(log.count("we refused the peer's certificate") == 0);
   }
   INFO(log.all());
   CHECK(server.arrivals->size() == 0);
