@@ -15,7 +15,7 @@ constexpr auto join_timeout = std::chrono::seconds{3};
 /// Members whose addresses are tried beside the broker's, to hear of a broker that has moved.
 constexpr std::size_t members_asked = 6;
 /// After this much seeking a node that was never a member looks less often.
-constexpr auto patience = std::chrono::minutes{5};
+constexpr auto patience = std::chrono::hours{1};
 constexpr int impatience_factor = 8;
 
 bool is_refusal(const error& reason) {

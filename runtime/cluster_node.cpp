@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <future>
 #include <thread>
 
 #include <caf/scoped_actor.hpp>
@@ -20,11 +21,24 @@ namespace {
 
 constexpr const char* lan_source = "lan";
 constexpr auto other_head_timeout = std::chrono::milliseconds{700};
+constexpr auto look_up_timeout = std::chrono::milliseconds{1500};
 constexpr std::size_t compute_queue = 100'000;
 
 std::string host_name() {
   std::array<char, 256> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? std::string{name.data()} : "?";
+}
+
+/// The multicast group on which others look for the cluster; empty: none.
+std::string lan_group(const NodeSettings& settings) {
+  for (const auto& source : settings.join) {
+    // With an address behind it; "lan:4700" is a host of that name.
+    if (source == lan_source ||
+        (source.rfind("lan:", 0) == 0 && source.find('.') != std::string::npos)) {
+      return source;
+    }
+  }
+  return settings.discover;
 }
 
 NodeOptions options_of(const ClusterNodeOptions& options) {
@@ -141,9 +155,9 @@ expected<void> ClusterNode::start_broker_if_head(const std::shared_ptr<BrokerSto
   }
   broker_ = std::move(*broker);
   node_->mesh().publish(broker_actor_name, broker_->actor, net::Lane::control);
-  if (settings_.discover == lan_source) {
+  if (const auto group = lan_group(settings_); !group.empty()) {
     responder_ = std::make_unique<net::LanResponder>();
-    if (auto started = responder_->start(settings_.cluster, node_->address()); !started) {
+    if (auto started = responder_->start(settings_.cluster, node_->address(), group); !started) {
       spdlog::warn("this head cannot be discovered by multicast: {}", started.error().text());
       responder_ = nullptr;
     }
@@ -153,11 +167,23 @@ expected<void> ClusterNode::start_broker_if_head(const std::shared_ptr<BrokerSto
 
 /// One bootstrap authority: a head that can see a member of a living cluster of the same name does not found another.
 expected<void> ClusterNode::check_no_other_head() {
+  if (settings_.join.empty() && settings_.discover.empty()) {
+    return {};
+  }
+  // Shared: the answer may come after this has given up waiting.
+  const auto found = std::make_shared<std::promise<std::vector<std::string>>>();
+  discovery_->find([found](std::vector<std::string> addresses, const std::vector<std::string>&) {
+    found->set_value(std::move(addresses));
+  });
+  auto addresses = found->get_future();
+  if (addresses.wait_for(look_up_timeout) != std::future_status::ready) {
+    spdlog::warn(
+        "the addresses of the join list were not found out in time; no other head is known");
+    return {};
+  }
   caf::scoped_actor self{node_->system()};
-  for (const auto& address : settings_.join) {
-    if (address == node_->address() || address.find(':') == std::string::npos ||
-        address.rfind("srv:", 0) == 0 || address.rfind("file:", 0) == 0 ||
-        address.rfind(lan_source, 0) == 0) {
+  for (const auto& address : addresses.get()) {
+    if (address == node_->address()) {
       continue;
     }
     const auto peer = node_->mesh().connect_wait(address, other_head_timeout);
